@@ -1,0 +1,35 @@
+#include "base/fault.h"
+
+#include <utility>
+
+namespace sluice {
+
+void FaultInjector::Arm(absl::string_view point, Action action) {
+  MutexLock lock(mutex_);
+  points_[std::string(point)].action = std::make_shared<Action>(std::move(action));
+}
+
+void FaultInjector::Disarm(absl::string_view point) {
+  MutexLock lock(mutex_);
+  const auto found = points_.find(std::string(point));
+  if (found != points_.end()) found->second.action = nullptr;
+}
+
+absl::Status FaultInjector::Hit(absl::string_view point) {
+  std::shared_ptr<Action> action;
+  {
+    MutexLock lock(mutex_);
+    Point& entry = points_[std::string(point)];
+    ++entry.hits;
+    action = entry.action;
+  }
+  return action == nullptr ? absl::OkStatus() : (*action)();
+}
+
+uint64_t FaultInjector::HitCount(absl::string_view point) const {
+  MutexLock lock(mutex_);
+  const auto found = points_.find(std::string(point));
+  return found == points_.end() ? 0 : found->second.hits;
+}
+
+}  // namespace sluice

@@ -1,0 +1,24 @@
+#include "base/ids.h"
+
+namespace sluice {
+
+std::string Id128::ToBytes() const {
+  std::string bytes(16, '\0');
+  for (size_t i = 0; i < 8; ++i) {
+    bytes[i] = static_cast<char>(high >> (56 - 8 * i));
+    bytes[8 + i] = static_cast<char>(low >> (56 - 8 * i));
+  }
+  return bytes;
+}
+
+bool Id128::FromBytes(absl::string_view bytes, Id128* out) {
+  if (bytes.size() != 16) return false;
+  *out = {};
+  for (size_t i = 0; i < 8; ++i) {
+    out->high = (out->high << 8) | static_cast<uint8_t>(bytes[i]);
+    out->low = (out->low << 8) | static_cast<uint8_t>(bytes[8 + i]);
+  }
+  return true;
+}
+
+}  // namespace sluice

@@ -1,0 +1,46 @@
+// Random numbers: a seeded generator for decisions (replayable in the simulation) and a counter generator for sampling.
+#pragma once
+
+#include <cstdint>
+
+#include "base/ids.h"
+
+namespace sluice {
+
+// Source of 64-bit values. Thread-compatible.
+class RandomSource {
+ public:
+  virtual ~RandomSource() = default;
+  virtual uint64_t Next64() = 0;
+
+  // Uniform in [0, bound); bound > 0.
+  uint64_t Below(uint64_t bound);
+  // Uniform in [0, 1).
+  double Unit();
+  Id128 NextId128();
+};
+
+// SplitMix64: fast, replayable from its seed; not for secrets.
+class SeededRandom final : public RandomSource {
+ public:
+  explicit SeededRandom(uint64_t seed) : state_(seed) {}
+  uint64_t Next64() override;
+
+ private:
+  uint64_t state_;
+};
+
+// The kernel's generator: lease ids, incarnations and anything a stranger must not guess. Thread-safe.
+class SecureRandom final : public RandomSource {
+ public:
+  uint64_t Next64() override;
+};
+
+// Stateless mixing function of SplitMix64.
+uint64_t Mix64(uint64_t value);
+
+// Noise for sampling, uniform in (0, 1): depends on nothing but its arguments, so a stream that moves to another worker
+// draws the same numbers. `lane` tells apart draws for the same position (a token id for Gumbel noise).
+double CounterUniform(uint64_t seed, uint32_t choice, uint64_t position, uint64_t lane);
+
+}  // namespace sluice
