@@ -1,0 +1,164 @@
+// One worker: engine loop, hand-off loop and what passes between them. Services call it, and so does the simulation: the whole
+// worker but for gRPC lives behind this class.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/fault.h"
+#include "base/ids.h"
+#include "base/loop.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "kv/block_key.h"
+#include "kv/page_pool.h"
+#include "kv/prefix_index.h"
+#include "sluice/v1/kv.pb.h"
+#include "transport/transport.h"
+
+namespace sluice::handoff {
+
+enum class DigestMode { kOff, kSampled, kFull };
+
+struct WorkerOptions {
+  engine::EngineOptions engine;
+  DigestMode digests = DigestMode::kFull;
+  absl::Duration lease = absl::Seconds(10);
+  // Taken off every lease by the taker: clocks drift.
+  double drift_margin = 0.01;
+  size_t transfers_max = 256;
+  uint32_t credits_max = 8;
+  absl::Duration credit_lease = absl::Seconds(2);
+};
+
+// Identifies one running call; unique within a worker.
+using CallId = StrongId<struct CallIdTag, uint64_t>;
+
+struct CallContext {
+  RequestId request;
+  uint32_t attempt = 0;
+  TenantId tenant;
+  int32_t priority = 0;
+  absl::Time deadline = absl::InfiniteFuture();
+  std::optional<kv::CacheDomain> domain;
+};
+
+struct ReserveCall {
+  CallContext context;
+  std::vector<engine::TokenId> prompt;
+  uint32_t emitted_tokens = 0;
+  uint32_t max_tokens = 0;
+  Incarnation holder;
+  Id128 holder_layout_hash;
+  std::string holder_layout;  // description, for the error
+  Id128 holder_numerics_id;
+};
+
+struct PrefillCall {
+  CallContext context;
+  LeaseId credit;
+  std::vector<engine::TokenId> prompt;
+  std::vector<engine::TokenId> emitted;
+  request::SamplingParams sampling;
+  v1::Grant grant;
+};
+
+struct DecodeCall {
+  CallContext context;
+  std::optional<LeaseId> lease;          // empty: compute the prompt here
+  std::vector<engine::TokenId> prompt;   // only without a lease
+  std::vector<engine::TokenId> emitted;  // without a lease: what the client has. With one: empty unless the commit carries no token
+  request::SamplingParams sampling;
+};
+
+// Events of one call. Called on one of the worker's loops, never concurrently for one call. After OnEnd nothing follows.
+class PrefillEvents {
+ public:
+  virtual ~PrefillEvents() = default;
+  virtual void OnStarted(uint32_t cached_tokens) = 0;
+  virtual void OnFirstToken(const request::SampledToken& token, request::FinishReason finish) = 0;
+  // OK: all pages were fetched and verified by the taker, or nothing had to be moved.
+  virtual void OnEnd(const absl::Status& status, const engine::SequenceStats& stats, uint64_t transferred_bytes) = 0;
+};
+
+class DecodeEvents {
+ public:
+  virtual ~DecodeEvents() = default;
+  // The pages are verified (or the prompt is being computed here).
+  virtual void OnStarted(uint32_t held_tokens, uint64_t transferred_bytes, absl::string_view transport) = 0;
+  virtual void OnToken(uint32_t position, const request::SampledToken& token, request::FinishReason finish,
+                       uint64_t logits_hash) = 0;
+  virtual void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) = 0;
+};
+
+// Counters of the page-move protocol; names follow DESIGN 11.
+struct MoveCounters {
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t pieces_sent = 0;
+  uint64_t pieces_received = 0;
+  uint64_t transfers_completed = 0;
+  uint64_t transfers_failed = 0;
+  uint64_t stale_messages = 0;      // older incarnation, lease, attempt or generation: refused
+  uint64_t duplicate_messages = 0;
+  uint64_t digest_failures = 0;
+  uint64_t lease_expiries = 0;
+  uint64_t quarantined_now = 0;
+};
+
+struct WorkerLoad {
+  engine::EngineLoad engine;
+  kv::PageCounts pages;
+};
+
+// Thread-safe front; state is owned by the two loops, which must outlive it and be stopped before it is destroyed.
+class Worker {
+ public:
+  struct Dependencies {
+    engine::ModelRunner& model;
+    kv::PagePool& pool;
+    kv::PrefixIndex& index;
+    transport::Transport& transport;  // used on the move loop only
+    std::string pool_remote_key;
+    Loop& engine_loop;
+    Loop& move_loop;
+    RandomSource& random;
+    Incarnation incarnation;
+    FaultInjector* faults = nullptr;
+    // Time a step takes; the simulation supplies it, production leaves it empty (steps take their own time).
+    std::function<absl::Duration(uint32_t tokens)> step_cost;
+  };
+  static std::unique_ptr<Worker> Create(const WorkerOptions& options, const Dependencies& dependencies);
+  virtual ~Worker() = default;
+
+  // A start credit: RESOURCE_EXHAUSTED when all are out or the prompt does not fit the free and cached pages.
+  virtual absl::StatusOr<LeaseId> Admit(uint32_t prompt_tokens) = 0;
+  virtual void ReturnCredit(LeaseId credit) = 0;
+
+  // `done` runs on the move loop. Errors: RESOURCE_EXHAUSTED, FAILED_PRECONDITION for another layout (both descriptions in the message).
+  virtual void Reserve(ReserveCall call, absl::AnyInvocable<void(absl::StatusOr<v1::Grant>)> done) = 0;
+  virtual void Release(LeaseId lease) = 0;
+
+  // `events` must live until OnEnd; it is owned by the worker and destroyed after OnEnd returned.
+  virtual CallId Prefill(PrefillCall call, std::unique_ptr<PrefillEvents> events) = 0;
+  virtual CallId Decode(DecodeCall call, std::unique_ptr<DecodeEvents> events) = 0;
+  // OnEnd(CANCELLED) follows unless the call ended by itself. Unknown ids are ignored.
+  virtual void Cancel(CallId call) = 0;
+
+  virtual WorkerLoad load() const = 0;
+  virtual MoveCounters counters() const = 0;
+  virtual absl::Time last_progress() const = 0;
+
+  // Simulation and tests: handles what the transport has, on the move loop. Production wires the transport's fd itself.
+  virtual void PollTransport() = 0;
+};
+
+}  // namespace sluice::handoff

@@ -1,0 +1,43 @@
+// Names of cached blocks. A key cannot be made without a cache domain, so one tenant's keys never meet another's.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/ids.h"
+#include "kv/page_layout.h"
+
+namespace sluice::kv {
+
+// The secret of one cache namespace: 32 bytes derived by the router from the operator's secret and the tenant.
+class CacheDomain {
+ public:
+  // Errors: INVALID_ARGUMENT unless `key` has 32 bytes.
+  static absl::StatusOr<CacheDomain> FromBytes(absl::string_view key);
+  // HMAC of tenant and salt under the operator's secret; a salt only narrows.
+  static CacheDomain Derive(absl::string_view operator_secret, const TenantId& tenant, absl::string_view salt);
+  const std::string& bytes() const { return key_; }
+
+ private:
+  explicit CacheDomain(std::string key) : key_(std::move(key)) {}
+  std::string key_;
+};
+
+using BlockKey = StrongId<struct BlockKeyTag, Id128>;
+
+// What, beside the tokens, decides the bytes of a block.
+struct KeyContext {
+  Id128 model_digest;
+  Id128 numerics_id;
+  Id128 layout_hash;
+  std::string adapter;  // empty: none
+};
+
+// Keys of the full blocks of `tokens`, in order; each depends on all tokens up to the end of its block.
+// HMAC-SHA-256 chain cut to 128 bits, every field length-prefixed. Cost: one HMAC a block.
+std::vector<BlockKey> BlockKeys(const CacheDomain& domain, const KeyContext& context,
+                                absl::Span<const int32_t> tokens, uint32_t page_tokens);
+
+}  // namespace sluice::kv

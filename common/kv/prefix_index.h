@@ -1,0 +1,52 @@
+// Cached blocks of one worker: block key -> page. Finds prefixes, keeps recently used blocks, reports changes.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/types/span.h"
+#include "kv/block_key.h"
+#include "kv/page_pool.h"
+
+namespace sluice::kv {
+
+// One change, in order, for the cluster-wide index.
+struct BlockChange {
+  BlockKey key;
+  bool removed = false;
+  TenantId tenant;
+};
+
+// Thread-safe. Lock order: index before pool.
+class PrefixIndex {
+ public:
+  // Becomes the pool's evictor: least recently used cached blocks go first, a parent never before its children.
+  // Both must live equally long; the pool must outlive the index's last call.
+  static std::unique_ptr<PrefixIndex> Create(PagePool& pool);
+  virtual ~PrefixIndex() = default;
+
+  // Leases on the longest run of leading keys that is held. Marks them used.
+  virtual std::vector<PageLease> Find(absl::Span<const BlockKey> keys) = 0;
+  // Number of leading keys held; changes nothing.
+  virtual size_t Count(absl::Span<const BlockKey> keys) const = 0;
+  // Publishes a full, final block. If the key is known already the old page stays and the new one is simply not indexed.
+  virtual void Insert(BlockKey key, BlockKey parent, const PageLease& page, const TenantId& tenant) = 0;
+  // Forgets everything; pages in use stay with their users.
+  virtual void Clear() = 0;
+
+  // Changes since the last call, in order; `*sequence` gets the number of the first (they count from 1 without gaps).
+  virtual std::vector<BlockChange> TakeChanges(uint64_t* sequence) = 0;
+  // All blocks; `*sequence` gets the number of the last change they contain.
+  virtual std::vector<BlockChange> Snapshot(uint64_t* sequence) const = 0;
+
+  struct Stats {
+    uint64_t blocks = 0;
+    uint64_t queries = 0;
+    uint64_t hits = 0;
+    uint64_t evictions = 0;
+  };
+  virtual Stats stats() const = 0;
+};
+
+}  // namespace sluice::kv

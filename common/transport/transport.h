@@ -1,0 +1,80 @@
+// The verbs of moving bytes between workers. Only reads: nobody can write into another process's memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/ids.h"
+
+namespace sluice::transport {
+
+// A connection to one peer as seen from here; never reused within a transport.
+using EndpointId = StrongId<struct EndpointIdTag, uint64_t>;
+using FetchId = StrongId<struct FetchIdTag, uint64_t>;
+
+struct Capabilities {
+  std::string name;  // label of metrics: "loopback", "ucx-shm", "ucx-tcp"
+  // Fetch works: the backend reads remote memory by itself. Otherwise offers carry their bytes (Send with a payload).
+  bool true_get = false;
+  size_t message_bytes_max = 0;
+};
+
+// Memory that peers may read (never write). Owned by the transport that made it.
+struct Region {
+  absl::Span<uint8_t> memory;
+  std::string remote_key;  // opaque; a peer needs it to Fetch
+};
+
+// What happened since the last Poll. Called on the loop that owns the transport.
+class Events {
+ public:
+  virtual ~Events() = default;
+  // `from` may be new: a peer that connected. `header` and `payload` are valid during the call only. Hostile until checked.
+  virtual void OnMessage(EndpointId from, absl::string_view header, absl::Span<const uint8_t> payload) = 0;
+  // The read has ended; with an error the local memory holds unspecified bytes. Exactly once per Fetch.
+  virtual void OnFetchDone(FetchId fetch, const absl::Status& status) = 0;
+  // The peer is gone. All its fetches have been reported before. The id is dead.
+  virtual void OnPeerDown(EndpointId endpoint, const absl::Status& reason) = 0;
+};
+
+// Owned by one loop; not thread-safe. Nothing blocks.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual const Capabilities& capabilities() const = 0;
+  // Where others connect to; opaque, at most 4 KiB.
+  virtual std::string LocalAddress() const = 0;
+
+  // Memory from the backend (shared memory must be), remote-readable, zeroed, aligned to 64 bytes or better.
+  virtual absl::StatusOr<Region> AllocateRegion(size_t bytes) = 0;
+
+  // Connects, or returns the endpoint that exists for this address. Failures of the peer arrive as OnPeerDown.
+  virtual absl::StatusOr<EndpointId> Connect(absl::string_view address) = 0;
+
+  // Queues header and payload, in order per endpoint; both are copied or sent before it returns.
+  // Errors: NOT_FOUND for a dead endpoint, RESOURCE_EXHAUSTED when its queue is full, INVALID_ARGUMENT when too large.
+  virtual absl::Status Send(EndpointId to, absl::string_view header, absl::Span<const uint8_t> payload) = 0;
+
+  // Starts reading `local.size()` bytes at `offset` of the peer's region into `local`, which must stay untouched until OnFetchDone.
+  // Errors: UNIMPLEMENTED without true_get; NOT_FOUND; INVALID_ARGUMENT for a bad key. No OnFetchDone follows an error.
+  virtual absl::StatusOr<FetchId> Fetch(EndpointId from, absl::string_view remote_key, uint64_t offset,
+                                        absl::Span<uint8_t> local) = 0;
+
+  // Ends a connection; its fetches end first (reported), then OnPeerDown. Idempotent.
+  virtual void Close(EndpointId endpoint) = 0;
+
+  // Handles everything that is ready. Returns true if there was something.
+  virtual bool Poll(Events& events) = 0;
+  // A descriptor that is readable when Poll may have work, or -1 (the simulation calls Poll by itself).
+  virtual int EventFd() const = 0;
+  // Arms EventFd. Returns false if there is work already and the loop must Poll instead of sleeping.
+  virtual bool PrepareSleep() = 0;
+};
+
+}  // namespace sluice::transport
