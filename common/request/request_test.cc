@@ -19,8 +19,11 @@ TEST(Phase, TheEightStepsFollowEachOther) {
 TEST(Phase, NothingFollowsAnEndAndEveryLivePhaseMayEnd) {
   for (Phase from : kAllPhases) {
     for (Phase to : kAllPhases) {
-      if (IsTerminal(from)) EXPECT_FALSE(MayFollow(from, to));
-      if (!IsTerminal(from) && IsTerminal(to)) EXPECT_TRUE(MayFollow(from, to));
+      if (IsTerminal(from)) {
+        EXPECT_FALSE(MayFollow(from, to));
+      } else if (IsTerminal(to)) {
+        EXPECT_TRUE(MayFollow(from, to));
+      }
     }
   }
 }
