@@ -180,7 +180,8 @@ function(sluice_bench)
   sluice_link(${A_NAME} tests PRIVATE DEPS ${A_DEPS} EXTERNAL benchmark)
 endfunction()
 
-# sluice_fuzz(NAME n SRCS n.cc DEPS ...): a libFuzzer target; exists only in the fuzz preset.
+# sluice_fuzz(NAME n SRCS n.cc DEPS ...): a libFuzzer target; exists only in the fuzz preset. Starts from
+# tests/fuzz/corpus/<n> where that folder exists; new inputs go to the build folder.
 function(sluice_fuzz)
   cmake_parse_arguments(A "" "NAME;SECONDS" "SRCS;DEPS;EXTERNAL" ${ARGN})
   if(NOT SLUICE_FUZZ)
@@ -191,6 +192,12 @@ function(sluice_fuzz)
   set_target_properties(${A_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
   sluice_link(${A_NAME} tests PRIVATE DEPS ${A_DEPS} EXTERNAL ${A_EXTERNAL})
   target_link_options(${A_NAME} PRIVATE -fsanitize=fuzzer)
-  add_test(NAME ${A_NAME} COMMAND ${A_NAME} -max_total_time=20 -rss_limit_mb=2048)
+  set(corpus ${CMAKE_BINARY_DIR}/fuzz/corpus/${A_NAME})
+  file(MAKE_DIRECTORY ${corpus})
+  set(seeds ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/${A_NAME})
+  if(EXISTS ${seeds})
+    list(APPEND corpus ${seeds})
+  endif()
+  add_test(NAME ${A_NAME} COMMAND ${A_NAME} -max_total_time=20 -rss_limit_mb=2048 ${corpus})
   set_tests_properties(${A_NAME} PROPERTIES LABELS "fuzz" TIMEOUT 120)
 endfunction()
