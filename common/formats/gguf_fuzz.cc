@@ -15,7 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const char* key : {"a", "b", "general.alignment", "tokenizer.ggml.tokens"}) {
     if (const auto text = file->GetString(key); text.ok()) sum = sum + text->size();
     if (const auto strings = file->GetStringArray(key); strings.ok()) {
-      for (const auto& text : *strings) sum = sum + (text.empty() ? 0 : text.back());
+      for (const auto& text : *strings)
+        sum = sum + text.size() + (text.empty() ? 0u : static_cast<unsigned char>(text.back()));
     }
     if (const auto numbers = file->GetIntArray(key); numbers.ok()) sum = sum + numbers->size();
     if (const auto numbers = file->GetF32Array(key); numbers.ok()) sum = sum + numbers->size();
