@@ -1,0 +1,21 @@
+// The common form of all block formats: 32 codes with their scale. Internal to this folder.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/linear/weight_format.h"
+
+namespace sluice::kernels {
+
+// 32 consecutive elements of a row. value[i] = (codes[i] - offset) * scales[i / 16] + minimum,
+// where the minimum is only added for formats that have one.
+struct CodeBlock {
+  uint8_t codes[32];
+  float scales[2];  // equal but for kQ6_K
+  float minimum;
+};
+
+// Reads elements 32 * index .. 32 * index + 31 of a row of a block format.
+void LoadCodeBlock(WeightFormat format, const uint8_t* row, int64_t index, CodeBlock* out);
+
+}  // namespace sluice::kernels

@@ -1,0 +1,98 @@
+#include "kernels/linear/linear.h"
+
+#include "base/check.h"
+#include "kernels/linear/paths.h"
+
+namespace sluice::kernels {
+namespace {
+
+ActivationKind KindOf(IsaPath path, WeightFormat format) {
+  if (path == IsaPath::kReference) return ActivationKind::kFloat32;
+  switch (format) {
+    case WeightFormat::kF32:
+    case WeightFormat::kF16:
+      return ActivationKind::kFloat32;
+    // AVX2 has no bf16 product: it widens the weights and has no reason to round x.
+    case WeightFormat::kBf16:
+      return path == IsaPath::kAvx512 ? ActivationKind::kBf16 : ActivationKind::kFloat32;
+    default:
+      return ActivationKind::kInt8;
+  }
+}
+
+int64_t PanelBytes(IsaPath path, WeightFormat format, int64_t k) {
+  if (path == IsaPath::kReference) return kPanelRows * k * 4;
+  switch (format) {
+    case WeightFormat::kF32:
+      return kPanelRows * k * 4;
+    case WeightFormat::kF16:
+    case WeightFormat::kBf16:
+      return kPanelRows * (k + k % 2) * 2;
+    default:
+      return (k + kBlock - 1) / kBlock * BlockLayoutOf(format).bytes;
+  }
+}
+
+}  // namespace
+
+PackedMatrix DescribePacked(IsaPath path, WeightFormat format, int64_t n, int64_t k) {
+  SLUICE_CHECK(n > 0 && k > 0 && k % BlockElements(format) == 0)
+      << "a packed " << WeightFormatName(format) << " matrix of " << n << " x " << k;
+  SLUICE_CHECK(IsaPathAvailable(path)) << "this processor cannot run path " << IsaPathName(path);
+  PackedMatrix matrix;
+  matrix.path = path;
+  matrix.format = format;
+  matrix.activations = KindOf(path, format);
+  matrix.n = n;
+  matrix.k = k;
+  matrix.panel_bytes = PanelBytes(path, format, k);
+  return matrix;
+}
+
+int64_t PackedBytes(IsaPath path, WeightFormat format, int64_t n, int64_t k) {
+  return DescribePacked(path, format, n, k).bytes();
+}
+
+int64_t PreparedRowBytes(ActivationKind kind, int64_t k) {
+  int64_t bytes = 0;
+  switch (kind) {
+    case ActivationKind::kFloat32:
+      bytes = k * 4;
+      break;
+    case ActivationKind::kBf16:
+      bytes = (k + k % 2) * 2;
+      break;
+    case ActivationKind::kInt8:
+      bytes = (k + kBlock - 1) / kBlock * static_cast<int64_t>(sizeof(Int8Block));
+      break;
+  }
+  return (bytes + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
+}
+
+void PrepareActivations(IsaPath path, ActivationKind kind, const float* x, int64_t rows, int64_t k,
+                        int64_t x_stride, uint8_t* prepared) {
+  switch (path) {
+    case IsaPath::kReference:
+      return reference::Prepare(kind, x, rows, k, x_stride, prepared);
+    case IsaPath::kAvx2:
+    case IsaPath::kAvx512:
+      SLUICE_CHECK(false) << "path not built";
+      return;
+  }
+}
+
+void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int64_t panel_begin,
+             int64_t panel_end, float* y, int64_t y_stride) {
+  SLUICE_CHECK(matrix.data != nullptr && panel_begin >= 0 && panel_end <= matrix.panels())
+      << "panels " << panel_begin << ".." << panel_end << " of " << matrix.panels();
+  switch (matrix.path) {
+    case IsaPath::kReference:
+      return reference::Forward(matrix, prepared, rows, panel_begin, panel_end, y, y_stride);
+    case IsaPath::kAvx2:
+    case IsaPath::kAvx512:
+      SLUICE_CHECK(false) << "path not built";
+      return;
+  }
+}
+
+}  // namespace sluice::kernels

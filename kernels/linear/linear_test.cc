@@ -1,0 +1,253 @@
+#include "kernels/linear/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <ostream>
+#include <vector>
+
+#include "kernels/linear/code_block.h"
+#include "kernels/linear/paths.h"
+#include "kernels/linear/test_matrix.h"
+
+namespace sluice::kernels {
+namespace {
+
+struct Case {
+  IsaPath path;
+  WeightFormat format;
+};
+
+std::vector<Case> AllCases() {
+  std::vector<Case> cases;
+  for (IsaPath path : {IsaPath::kReference}) {
+    for (WeightFormat format : kAllWeightFormats) cases.push_back({path, format});
+  }
+  return cases;
+}
+
+std::string CaseName(const testing::TestParamInfo<Case>& info) {
+  return std::string(IsaPathName(info.param.path)) + "_" +
+         std::string(WeightFormatName(info.param.format));
+}
+
+// A source matrix with its packed form.
+struct Packed {
+  Packed(Case c, int64_t n, int64_t k, uint64_t seed)
+      : source(c.format, n, k, seed), data(PackedBytes(c.path, c.format, n, k)) {
+    matrix = Pack(c.path, c.format, n, k, source.rows(), data.data());
+  }
+  TestMatrix source;
+  AlignedBytes data;
+  PackedMatrix matrix;
+};
+
+// y of all panels; elements that Forward must not touch stay `kUntouched`.
+constexpr float kUntouched = 12345.0f;
+std::vector<float> Multiply(const PackedMatrix& matrix, const float* x, int64_t rows) {
+  AlignedBytes prepared(rows * PreparedRowBytes(matrix.activations, matrix.k));
+  PrepareActivations(matrix, x, rows, matrix.k, prepared.data());
+  const int64_t stride = matrix.n + 3;
+  std::vector<float> y(static_cast<size_t>(rows * stride), kUntouched);
+  Forward(matrix, prepared.data(), rows, 0, matrix.panels(), y.data(), stride);
+  return y;
+}
+
+// What the kernel reads as x, from the prepared row.
+std::vector<double> PreparedValues(const PackedMatrix& matrix, const uint8_t* prepared) {
+  std::vector<double> values(static_cast<size_t>(matrix.k));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (matrix.activations == ActivationKind::kFloat32) {
+      values[i] = reinterpret_cast<const float*>(prepared)[i];
+    } else if (matrix.activations == ActivationKind::kBf16) {
+      values[i] = Bf16ToFloat(reinterpret_cast<const uint16_t*>(prepared)[i]);
+    } else {
+      const Int8Block& block = reinterpret_cast<const Int8Block*>(prepared)[i / kBlock];
+      values[i] = double{block.scale} * block.codes[i % kBlock];
+    }
+  }
+  return values;
+}
+
+// Sum over i of |x_i| * (|scale * code| + |minimum|): what rounding errors of the sum are relative
+// to.
+double Magnitude(const Packed& p, int64_t row, const std::vector<double>& x,
+                 const std::vector<float>& w) {
+  const BlockLayout layout = BlockLayoutOf(p.matrix.format);
+  double sum = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    double weight = std::abs(double{w[i]});
+    if (layout.bits != 0 && p.matrix.path != IsaPath::kReference) {
+      CodeBlock block;
+      LoadCodeBlock(p.matrix.format, p.source.rows()[static_cast<size_t>(row)],
+                    static_cast<int64_t>(i) / kBlock, &block);
+      // The offset of symmetric formats is subtracted in integers: exact, so it adds no magnitude.
+      const int code = block.codes[i % kBlock] - layout.offset;
+      weight = std::abs(double{block.scales[i % kBlock / 16]} * code) + std::abs(block.minimum);
+    }
+    sum += std::abs(x[i]) * weight;
+  }
+  return sum;
+}
+
+// One element of y is a chain of at most 4 roundings per term of k, each of relative size 2^-24 of
+// a partial sum that is at most `magnitude`.
+double SumTolerance(const PackedMatrix& matrix, double magnitude) {
+  return static_cast<double>(4 * matrix.k) * 0x1p-24 * magnitude + 1e-30;
+}
+
+class LinearTest : public testing::TestWithParam<Case> {
+ protected:
+  // A k that fits the format: block formats need whole blocks, the others take any.
+  static int64_t FitK(int64_t k) {
+    const int64_t block = BlockElements(GetParam().format);
+    return (k + block - 1) / block * block;
+  }
+};
+
+TEST_P(LinearTest, UnpackedRowsAreTheStoredValues) {
+  const int64_t k = FitK(70);
+  const Packed p(GetParam(), 37, k, 1);
+  const WeightFormat format = GetParam().format;
+  const bool scales_rounded =
+      BlockElements(format) == 256 && GetParam().path != IsaPath::kReference;
+  std::vector<float> expected(static_cast<size_t>(k));
+  std::vector<float> actual(static_cast<size_t>(k));
+  for (int64_t row = 0; row < 37; ++row) {
+    DequantizeRow(format, p.source.rows()[static_cast<size_t>(row)], k, expected.data());
+    UnpackRow(p.matrix, row, actual.data());
+    const std::vector<double> ones(static_cast<size_t>(k), 1.0);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (!scales_rounded) {
+        ASSERT_EQ(actual[i], expected[i]) << row << " " << i;
+      } else {
+        CodeBlock block;
+        LoadCodeBlock(format, p.source.rows()[static_cast<size_t>(row)],
+                      static_cast<int64_t>(i) / kBlock, &block);
+        // f16 rounds scale and minimum: half a unit in 11 bits, or in 2^-24 below the normal range.
+        const double magnitude = std::abs(expected[i] - block.minimum) + std::abs(block.minimum);
+        ASSERT_NEAR(actual[i], expected[i], magnitude * 0x1p-11 + 64 * 0x1p-25) << row << " " << i;
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, ProductMatchesTheSumInDoublePrecision) {
+  for (int64_t k : {int64_t{32}, int64_t{61}, int64_t{96}, int64_t{576}}) {
+    k = FitK(k);
+    for (int64_t n : {int64_t{1}, int64_t{16}, int64_t{50}, int64_t{112}}) {
+      const Packed p(GetParam(), n, k, static_cast<uint64_t>(n * k));
+      const int64_t rows = 11;
+      const std::vector<float> x = RandomFloats(rows * k, 3);
+      const std::vector<float> y = Multiply(p.matrix, x.data(), rows);
+      const int64_t row_bytes = PreparedRowBytes(p.matrix.activations, k);
+      AlignedBytes prepared(rows * row_bytes);
+      PrepareActivations(p.matrix, x.data(), rows, k, prepared.data());
+      std::vector<float> w(static_cast<size_t>(k));
+      for (int64_t j = 0; j < n; ++j) {
+        UnpackRow(p.matrix, j, w.data());
+        for (int64_t r = 0; r < rows; ++r) {
+          const std::vector<double> xr = PreparedValues(p.matrix, prepared.data() + r * row_bytes);
+          double expected = 0;
+          for (size_t i = 0; i < w.size(); ++i) expected += xr[i] * double{w[i]};
+          ASSERT_NEAR(y[static_cast<size_t>(r * (n + 3) + j)], expected,
+                      SumTolerance(p.matrix, Magnitude(p, j, xr, w)))
+              << "n " << n << " k " << k << " row " << r << " output " << j;
+        }
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t j = n; j < n + 3; ++j) {
+          ASSERT_EQ(y[static_cast<size_t>(r * (n + 3) + j)], kUntouched);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, BitsOfARowDoNotDependOnTheBatch) {
+  const int64_t k = FitK(200);
+  const int64_t n = 89;
+  const Packed p(GetParam(), n, k, 7);
+  constexpr int64_t kRows = 40;
+  const std::vector<float> x = RandomFloats(kRows * k, 8);
+  std::vector<std::vector<float>> alone;
+  for (int64_t r = 0; r < kRows; ++r) alone.push_back(Multiply(p.matrix, x.data() + r * k, 1));
+  for (int64_t rows = 1; rows <= kRows; ++rows) {
+    const int64_t first = kRows - rows;  // the position of a row in the batch changes too
+    const std::vector<float> y = Multiply(p.matrix, x.data() + first * k, rows);
+    for (int64_t r = 0; r < rows; ++r) {
+      ASSERT_EQ(std::memcmp(y.data() + r * (n + 3), alone[static_cast<size_t>(first + r)].data(),
+                            static_cast<size_t>(n) * sizeof(float)),
+                0)
+          << rows << " rows, row " << r;
+    }
+  }
+}
+
+TEST_P(LinearTest, BitsOfARowDoNotDependOnThePanelRange) {
+  const int64_t k = FitK(100);
+  const int64_t n = 16 * 9 + 5;
+  const Packed p(GetParam(), n, k, 9);
+  for (int64_t rows : {1, 2, 5, 8, 9}) {
+    const std::vector<float> x = RandomFloats(rows * k, 10);
+    const std::vector<float> whole = Multiply(p.matrix, x.data(), rows);
+    AlignedBytes prepared(rows * PreparedRowBytes(p.matrix.activations, k));
+    PrepareActivations(p.matrix, x.data(), rows, k, prepared.data());
+    for (int64_t begin = 0; begin < p.matrix.panels(); ++begin) {
+      for (int64_t end = begin; end <= p.matrix.panels(); ++end) {
+        std::vector<float> y(static_cast<size_t>(rows * n), kUntouched);
+        Forward(p.matrix, prepared.data(), rows, begin, end, y.data(), n);
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t j = 0; j < n; ++j) {
+            const float expected = j >= begin * 16 && j < end * 16
+                                       ? whole[static_cast<size_t>(r * (n + 3) + j)]
+                                       : kUntouched;
+            ASSERT_EQ(y[static_cast<size_t>(r * n + j)], expected)
+                << begin << " " << end << " " << j;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Against the reference path: activations rounded to the prepared kind, K-quant scales to f16.
+TEST_P(LinearTest, StaysWithinTheRoundingOfTheReferencePath) {
+  const int64_t k = FitK(320);
+  const int64_t n = 48;
+  const Packed p(GetParam(), n, k, 11);
+  const Packed reference({IsaPath::kReference, GetParam().format}, n, k, 11);
+  const std::vector<float> x = RandomFloats(2 * k, 12);
+  const std::vector<float> y = Multiply(p.matrix, x.data(), 2);
+  const std::vector<float> expected = Multiply(reference.matrix, x.data(), 2);
+  std::vector<float> w(static_cast<size_t>(k));
+  for (int64_t r = 0; r < 2; ++r) {
+    const std::vector<double> xr(x.begin() + r * k, x.begin() + (r + 1) * k);
+    for (int64_t j = 0; j < n; ++j) {
+      UnpackRow(reference.matrix, j, w.data());
+      const double magnitude = Magnitude(p, j, xr, w);
+      double tolerance = 2 * SumTolerance(p.matrix, magnitude);
+      if (BlockElements(GetParam().format) == 256) tolerance += 0x1p-10 * magnitude + 1e-6;
+      for (size_t i = 0; i < w.size(); ++i) {
+        double amax = 0;
+        for (size_t b = i / 32 * 32; b < std::min(w.size(), i / 32 * 32 + 32); ++b) {
+          amax = std::max(amax, std::abs(xr[b]));
+        }
+        if (p.matrix.activations == ActivationKind::kInt8) {
+          tolerance += amax / 254 * 1.0001 * std::abs(double{w[i]});
+        } else if (p.matrix.activations == ActivationKind::kBf16) {
+          tolerance += 0x1p-9 * std::abs(xr[i] * double{w[i]});
+        }
+      }
+      const size_t at = static_cast<size_t>(r * (n + 3) + j);
+      ASSERT_NEAR(y[at], expected[at], tolerance) << r << " " << j;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, LinearTest, testing::ValuesIn(AllCases()), CaseName);
+
+}  // namespace
+}  // namespace sluice::kernels
