@@ -1,0 +1,28 @@
+#include "kernels/fp/fp.h"
+#include "kernels/kv_store/kv_store_impl.h"
+
+namespace sluice::kernels::kv_store_internal {
+namespace {
+
+uint32_t MaxMagnitude(const float* x, int n) {
+  uint32_t max = 0;
+  for (int i = 0; i < n; ++i) {
+    const uint32_t magnitude = FloatBits(x[i]) & 0x7fffffffu;
+    if (magnitude > max) max = magnitude;
+  }
+  return max;
+}
+
+void QuantiseE4m3(const float* x, int n, float inverse_scale, uint8_t* codes) {
+  for (int i = 0; i < n; ++i) codes[i] = FloatToE4m3(x[i] * inverse_scale);
+}
+
+void RoundBf16(const float* x, int n, uint16_t* out) {
+  for (int i = 0; i < n; ++i) out[i] = FloatToBf16(x[i]);
+}
+
+}  // namespace
+
+const RowKernels kReferenceRows = {MaxMagnitude, QuantiseE4m3, RoundBf16};
+
+}  // namespace sluice::kernels::kv_store_internal
