@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/ids.h"
@@ -58,7 +59,8 @@ struct PageCounts {
 
 // Thread-safe: engine and hand-off loops share one pool. No call does I/O or waits.
 // Invariants: generations grow over the whole pool and never repeat; the free list is FIFO, so a page rests as long as possible
-// before its next use; a page is in exactly one state; memory of a page is zeroed when its tenant changes.
+// before its next use; a page is in exactly one state; a page is zeroed before it is handed out, so nobody sees what another left
+// and unwritten slots are zero; the header of a free page carries generation 0, which no sequence expects.
 class PagePool {
  public:
   struct Options {
@@ -83,8 +85,10 @@ class PagePool {
   // Marks a page as known to the prefix index (it becomes cached when its last lease goes) or forgets it again.
   // MarkCached fails with NOT_FOUND if the generation is not the page's any more.
   absl::Status MarkCached(PageRef ref);
-  // Returns true if the page went to the free list by this call.
+  // UnmarkCached forgets the page whoever holds it; UnmarkCachedIfIdle only if nobody does. Both return true if the page went
+  // to the free list by this call.
   bool UnmarkCached(PageRef ref);
+  bool UnmarkCachedIfIdle(PageRef ref);
   void SetEvictor(Evictor evictor);
 
   // Pages whose owner gave up while a fetch into them may still run. They return to the free list when the ticket is dropped.
@@ -115,6 +119,10 @@ class PagePool {
   PagePool(absl::Span<uint8_t> memory, const PageLayout& layout, const Options& options);
   void AddReference(PageRef ref);
   void DropReference(PageRef ref);
+  bool Unmark(PageRef ref, bool only_if_idle);
+  void ReleaseQuarantined(const std::vector<PageRef>& refs);
+  void Scrub(PageIndex index);
+  void WriteHeader(PageIndex index, uint64_t generation, Id128 owner);
 
   const absl::Span<uint8_t> memory_;
   const PageLayout layout_;

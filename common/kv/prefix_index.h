@@ -23,7 +23,8 @@ class PrefixIndex {
  public:
   // Becomes the pool's evictor: least recently used cached blocks go first, a parent never before its children.
   // Both must live equally long; the pool must outlive the index's last call.
-  static std::unique_ptr<PrefixIndex> Create(PagePool& pool);
+  // `changes_max` bounds what TakeChanges may return; beyond it the oldest are lost and their numbers leave a gap.
+  static std::unique_ptr<PrefixIndex> Create(PagePool& pool, size_t changes_max = 1 << 20);
   virtual ~PrefixIndex() = default;
 
   // Leases on the longest run of leading keys that is held. Marks them used.

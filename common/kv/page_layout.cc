@@ -1,0 +1,141 @@
+#include "kv/page_layout.h"
+
+#include <array>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/hash.h"
+
+namespace sluice::kv {
+namespace {
+
+using kernels::KvFormat;
+
+constexpr uint64_t kPageBytesMax = uint64_t{256} << 20;
+constexpr std::array<std::pair<KvFormat, absl::string_view>, 3> kFormatNames = {{
+    {KvFormat::kF32, "f32"}, {KvFormat::kBf16, "bf16"}, {KvFormat::kGqaFp8, "gqa_fp8"}}};
+
+uint64_t Padded(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Bytes of the components of one layer, in order: K, K scales, V, V scales.
+std::array<uint64_t, 4> ComponentBytes(const LayoutSpec& spec) {
+  const uint64_t rows = uint64_t{spec.kv_heads} * spec.page_tokens;
+  const uint64_t values = rows * spec.head_dim;
+  switch (spec.format) {
+    case KvFormat::kF32: return {Padded(values * 4), 0, Padded(values * 4), 0};
+    case KvFormat::kBf16: return {Padded(values * 2), 0, Padded(values * 2), 0};
+    case KvFormat::kGqaFp8: return {Padded(values), Padded(rows), Padded(values), Padded(rows)};
+  }
+  return {};
+}
+
+absl::Status CheckRange(absl::string_view field, uint64_t value, uint64_t low, uint64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("page layout: ", field, " is ", value, "; it must lie in [", low, ", ", high, "]"));
+}
+
+absl::Status CheckSpec(const LayoutSpec& spec) {
+  const std::pair<absl::string_view, std::array<uint64_t, 3>> ranges[] = {
+      {"version", {spec.version, 1, 1}},       {"page_tokens", {spec.page_tokens, 16, 4096}},
+      {"layers", {spec.layers, 1, 1024}},      {"kv_heads", {spec.kv_heads, 1, 1024}},
+      {"head_dim", {spec.head_dim, 16, 256}},  {"sink_rows", {spec.sink_rows, 0, 16}},
+      {"shard.count", {spec.shard.count, 1, 1024}},
+      {"shard.rank", {spec.shard.rank, 0, uint64_t{spec.shard.count} - (spec.shard.count > 0 ? 1 : 0)}}};
+  for (const auto& [field, range] : ranges) {
+    const absl::Status status = CheckRange(field, range[0], range[1], range[2]);
+    if (!status.ok()) return status;
+  }
+  if (spec.page_tokens % 16 != 0 || spec.head_dim % 16 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("page layout: page_tokens ", spec.page_tokens, " and head_dim ",
+                                                   spec.head_dim, " must be multiples of 16"));
+  }
+  if (spec.centre_digest.size() > 64) return absl::InvalidArgumentError("page layout: centre digest over 64 bytes");
+  return absl::OkStatus();
+}
+
+std::string DescribeSpec(const LayoutSpec& spec, uint64_t page_bytes) {
+  return absl::StrCat("{version ", spec.version, ", format ", KvFormatName(spec.format), ", page_tokens ",
+                      spec.page_tokens, ", layers ", spec.layers, ", kv_heads ", spec.kv_heads, ", head_dim ",
+                      spec.head_dim, ", rope ", spec.rope_order == RopeOrder::kHalfSplit ? "half_split" : "interleaved",
+                      ", sink_rows ", spec.sink_rows, ", centre ",
+                      spec.centre_digest.empty() ? "none" : absl::BytesToHexString(spec.centre_digest), ", shard ",
+                      spec.shard.rank, "/", spec.shard.count,
+                      spec.shard.kind == Shard::Kind::kHeads ? " heads" : " replicated", ", page_bytes ", page_bytes,
+                      "}");
+}
+
+}  // namespace
+
+absl::string_view KvFormatName(KvFormat format) {
+  for (const auto& [value, name] : kFormatNames) {
+    if (value == format) return name;
+  }
+  return "unknown";
+}
+
+absl::StatusOr<KvFormat> ParseKvFormat(absl::string_view name) {
+  std::string known;
+  for (const auto& [value, text] : kFormatNames) {
+    if (text == name) return value;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", text);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("unknown KV format '", name, "'; known: ", known));
+}
+
+absl::StatusOr<PageLayout> PageLayout::Make(const LayoutSpec& spec) {
+  const absl::Status status = CheckSpec(spec);
+  if (!status.ok()) return status;
+  PageLayout layout;
+  layout.spec_ = spec;
+  uint64_t layer_bytes = 0;
+  for (uint64_t bytes : ComponentBytes(spec)) layer_bytes += bytes;
+  const uint64_t page_bytes = kPageHeaderBytes + layer_bytes * spec.layers;
+  if (page_bytes > kPageBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("page layout ", DescribeSpec(spec, page_bytes), ": a page of ",
+                                                   page_bytes, " bytes is over ", kPageBytesMax,
+                                                   "; use fewer page_tokens"));
+  }
+  layout.layer_bytes_ = static_cast<uint32_t>(layer_bytes);
+  layout.page_bytes_ = static_cast<uint32_t>(page_bytes);
+  const std::string text = DescribeSpec(spec, page_bytes);
+  layout.hash_ = Hash128(text.data(), text.size());
+  return layout;
+}
+
+kernels::KvLayerView PageLayout::LayerView(uint32_t layer) const {
+  SLUICE_DCHECK(layer < spec_.layers);
+  const std::array<uint64_t, 4> bytes = ComponentBytes(spec_);
+  kernels::KvLayerView view;
+  view.format = spec_.format;
+  view.page_tokens = static_cast<int>(spec_.page_tokens);
+  view.kv_heads = static_cast<int>(spec_.kv_heads);
+  view.head_dim = static_cast<int>(spec_.head_dim);
+  view.sink_rows = static_cast<int>(spec_.sink_rows);
+  view.k_offset = kPageHeaderBytes + layer * layer_bytes_;
+  view.k_scale_offset = view.k_offset + static_cast<uint32_t>(bytes[0]);
+  view.v_offset = view.k_scale_offset + static_cast<uint32_t>(bytes[1]);
+  view.v_scale_offset = view.v_offset + static_cast<uint32_t>(bytes[2]);
+  return view;
+}
+
+ByteRange PageLayout::PieceRange(uint32_t layer_begin, uint32_t layer_end) const {
+  SLUICE_DCHECK(layer_begin <= layer_end && layer_end <= spec_.layers);
+  return {kPageHeaderBytes + layer_begin * layer_bytes_, (layer_end - layer_begin) * layer_bytes_};
+}
+
+uint32_t PageLayout::PagesFor(uint32_t tokens) const {
+  if (tokens == 0) return 0;
+  const uint64_t slots = uint64_t{tokens} + spec_.sink_rows;
+  return static_cast<uint32_t>((slots + spec_.page_tokens - 1) / spec_.page_tokens);
+}
+
+double PageLayout::BytesPerToken() const {
+  return static_cast<double>(page_bytes_) / static_cast<double>(spec_.page_tokens);
+}
+
+std::string PageLayout::Describe() const { return DescribeSpec(spec_, page_bytes_); }
+
+}  // namespace sluice::kv

@@ -1,0 +1,90 @@
+#include "kv/page_layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice::kv {
+namespace {
+
+LayoutSpec SmolSpec() {
+  LayoutSpec spec;
+  spec.layers = 30;
+  spec.kv_heads = 3;
+  spec.head_dim = 64;
+  return spec;
+}
+
+TEST(PageLayout, ComponentsFollowEachOtherPaddedTo64Bytes) {
+  const auto layout = PageLayout::Make(SmolSpec());
+  ASSERT_TRUE(layout.ok());
+  const kernels::KvLayerView first = layout->LayerView(0);
+  EXPECT_EQ(first.k_offset, 64u);
+  EXPECT_EQ(first.k_scale_offset, 64u + 3 * 32 * 64);
+  EXPECT_EQ(first.v_offset, first.k_scale_offset + 128u);  // 96 scales, padded
+  EXPECT_EQ(first.v_scale_offset, first.v_offset + 3 * 32 * 64);
+  EXPECT_EQ(layout->LayerView(1).k_offset, 64u + layout->layer_bytes());
+  EXPECT_EQ(layout->page_bytes(), 64u + 30 * layout->layer_bytes());
+  const ByteRange piece = layout->PieceRange(2, 5);
+  EXPECT_EQ(piece.offset, 64u + 2 * layout->layer_bytes());
+  EXPECT_EQ(piece.bytes, 3 * layout->layer_bytes());
+}
+
+// The bar of the design: at least 1.95 times the tokens of BF16 in the same bytes, scales, padding and header counted.
+TEST(PageLayout, Fp8HoldsTwiceTheTokens) {
+  LayoutSpec spec = SmolSpec();
+  const double fp8 = PageLayout::Make(spec)->BytesPerToken();
+  spec.format = kernels::KvFormat::kBf16;
+  EXPECT_GE(PageLayout::Make(spec)->BytesPerToken() / fp8, 1.95);
+}
+
+TEST(PageLayout, PagesCountSinkRows) {
+  LayoutSpec spec = SmolSpec();
+  EXPECT_EQ(PageLayout::Make(spec)->PagesFor(0), 0u);
+  EXPECT_EQ(PageLayout::Make(spec)->PagesFor(32), 1u);
+  EXPECT_EQ(PageLayout::Make(spec)->PagesFor(33), 2u);
+  spec.sink_rows = 1;
+  EXPECT_EQ(PageLayout::Make(spec)->PagesFor(32), 2u);
+}
+
+TEST(PageLayout, EveryFieldChangesTheHash) {
+  const Id128 hash = PageLayout::Make(SmolSpec())->hash();
+  const auto changed = [&](auto change) {
+    LayoutSpec spec = SmolSpec();
+    change(spec);
+    return PageLayout::Make(spec)->hash();
+  };
+  EXPECT_EQ(changed([](LayoutSpec&) {}), hash);
+  EXPECT_NE(changed([](LayoutSpec& s) { s.format = kernels::KvFormat::kBf16; }), hash);
+  EXPECT_NE(changed([](LayoutSpec& s) { s.page_tokens = 64; }), hash);
+  EXPECT_NE(changed([](LayoutSpec& s) { s.layers = 29; }), hash);
+  EXPECT_NE(changed([](LayoutSpec& s) { s.kv_heads = 1; }), hash);
+  EXPECT_NE(changed([](LayoutSpec& s) { s.head_dim = 128; }), hash);
+  EXPECT_NE(changed([](LayoutSpec& s) { s.rope_order = RopeOrder::kInterleaved; }), hash);
+  EXPECT_NE(changed([](LayoutSpec& s) { s.sink_rows = 1; }), hash);
+  EXPECT_NE(changed([](LayoutSpec& s) { s.centre_digest = "x"; }), hash);
+  EXPECT_NE(changed([](LayoutSpec& s) { s.shard = {1, 2, Shard::Kind::kHeads}; }), hash);
+  EXPECT_NE(changed([](LayoutSpec& s) { s.shard.kind = Shard::Kind::kReplicated; }), hash);
+}
+
+TEST(PageLayout, RefusesAbsurdShapesByName) {
+  LayoutSpec spec = SmolSpec();
+  spec.page_tokens = 33;
+  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()), testing::HasSubstr("page_tokens 33"));
+  spec = SmolSpec();
+  spec.layers = 0;
+  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()), testing::HasSubstr("layers is 0"));
+  spec = SmolSpec();
+  spec.page_tokens = 4096;
+  spec.kv_heads = 1024;
+  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()), testing::HasSubstr("fewer page_tokens"));
+}
+
+TEST(KvFormat, NamesRoundTrip) {
+  for (auto format : {kernels::KvFormat::kF32, kernels::KvFormat::kBf16, kernels::KvFormat::kGqaFp8}) {
+    EXPECT_EQ(*ParseKvFormat(KvFormatName(format)), format);
+  }
+  EXPECT_THAT(std::string(ParseKvFormat("fp4").status().message()), testing::HasSubstr("gqa_fp8"));
+}
+
+}  // namespace
+}  // namespace sluice::kv

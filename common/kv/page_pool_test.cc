@@ -1,0 +1,161 @@
+#include "kv/page_pool.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+
+namespace sluice::kv {
+namespace {
+
+class PagePoolTest : public testing::Test {
+ protected:
+  PagePoolTest() {
+    LayoutSpec spec;
+    spec.layers = 1;
+    spec.kv_heads = 1;
+    spec.head_dim = 16;
+    layout_ = *PageLayout::Make(spec);
+  }
+  ~PagePoolTest() override {
+    pool_.reset();
+    std::free(memory_);
+  }
+
+  PagePool& Make(size_t pages, bool poison = true) {
+    const size_t bytes = pages * layout_.page_bytes();
+    memory_ = static_cast<uint8_t*>(std::aligned_alloc(64, bytes));
+    std::memset(memory_, 0xAB, bytes);
+    pool_ = *PagePool::Create({memory_, bytes}, layout_, {poison});
+    return *pool_;
+  }
+  static const PageHeader& Header(const PageLease& lease) { return *reinterpret_cast<PageHeader*>(lease.data()); }
+
+  PageLayout layout_;
+  uint8_t* memory_ = nullptr;
+  std::unique_ptr<PagePool> pool_;
+  const TenantId tenant_{"t"};
+};
+
+TEST_F(PagePoolTest, FreshPagesAreZeroAndCarryOwnerAndGeneration) {
+  PagePool& pool = Make(2);
+  auto first = pool.Allocate(1, {7, 8}, tenant_);
+  ASSERT_TRUE(first.ok());
+  const PageHeader& header = Header((*first)[0]);
+  EXPECT_EQ(header.generation, (*first)[0].ref().generation.value());
+  EXPECT_EQ(header.owner_high, 7u);
+  EXPECT_EQ(header.owner_low, 8u);
+  const uint8_t* data = (*first)[0].data();
+  for (uint32_t i = kPageHeaderBytes; i < layout_.page_bytes(); ++i) ASSERT_EQ(data[i], 0) << i;
+}
+
+TEST_F(PagePoolTest, GenerationsNeverRepeatAndTheFreeListIsFifo) {
+  PagePool& pool = Make(3);
+  std::set<uint64_t> generations;
+  std::vector<uint32_t> order;
+  for (int i = 0; i < 6; ++i) {
+    auto leases = pool.Allocate(1, {}, tenant_);
+    generations.insert((*leases)[0].ref().generation.value());
+    order.push_back((*leases)[0].ref().index.value());
+  }
+  EXPECT_EQ(generations.size(), 6u);
+  EXPECT_EQ(order, (std::vector<uint32_t>{0, 1, 2, 0, 1, 2}));
+}
+
+TEST_F(PagePoolTest, AFreedPageIsPoisonedAndExpectedByNobody) {
+  PagePool& pool = Make(1);
+  auto leases = pool.Allocate(1, {}, tenant_);
+  const PageRef old = (*leases)[0].ref();
+  const uint8_t* data = (*leases)[0].data();
+  leases->clear();
+  EXPECT_EQ(reinterpret_cast<const PageHeader*>(data)->generation, 0u);
+  EXPECT_EQ(data[kPageHeaderBytes], 0xFF);
+  EXPECT_FALSE(pool.Acquire(old).ok());
+}
+
+TEST_F(PagePoolTest, RefusesWithNumbersAndTakesNothing) {
+  PagePool& pool = Make(2);
+  const auto refused = pool.Allocate(3, {}, tenant_);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(refused.status().message(), "page pool: 3 pages wanted, 2 of 2 free and none to evict");
+  EXPECT_EQ(pool.counts().free, 2u);
+}
+
+TEST_F(PagePoolTest, SharedPagesStayUntilTheLastLeaseGoes) {
+  PagePool& pool = Make(1);
+  auto leases = pool.Allocate(1, {}, tenant_);
+  PageLease pin = (*leases)[0].Share();
+  leases->clear();
+  EXPECT_EQ(pool.counts().active, 1u);
+  pin.Reset();
+  EXPECT_EQ(pool.counts().free, 1u);
+}
+
+TEST_F(PagePoolTest, CachedPagesComeBackUntilTheyAreUnmarked) {
+  PagePool& pool = Make(1);
+  auto leases = pool.Allocate(1, {}, tenant_);
+  const PageRef ref = (*leases)[0].ref();
+  ASSERT_TRUE(pool.MarkCached(ref).ok());
+  leases->clear();
+  EXPECT_EQ(pool.counts().cached, 1u);
+  auto again = pool.Acquire(ref);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(pool.counts().active, 1u);
+  EXPECT_FALSE(pool.UnmarkCachedIfIdle(ref));
+  EXPECT_FALSE(pool.UnmarkCached(ref));  // in use: not freed by this call
+  again->Reset();
+  EXPECT_EQ(pool.counts().free, 1u);
+  EXPECT_FALSE(pool.MarkCached(ref).ok());
+}
+
+TEST_F(PagePoolTest, QuarantinedPagesAreNotHandedOut) {
+  PagePool& pool = Make(2);
+  PagePool::Quarantine quarantine = pool.QuarantinePages(*pool.Allocate(1, {}, tenant_));
+  EXPECT_EQ(pool.counts().quarantined, 1u);
+  EXPECT_FALSE(pool.Allocate(2, {}, tenant_).ok());
+  quarantine = {};
+  EXPECT_EQ(pool.counts().quarantined, 0u);
+  EXPECT_TRUE(pool.Allocate(2, {}, tenant_).ok());
+}
+
+// Threads allocate, share, cache and drop at random; the sum of states is constant and nobody's page is changed by another.
+TEST_F(PagePoolTest, ManyThreadsConserveThePages) {
+  static constexpr size_t kPages = 24;
+  PagePool& pool = Make(kPages, false);
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&pool, t, this] {
+      SeededRandom random(t);
+      std::vector<PageLease> held;
+      for (int i = 0; i < 3000; ++i) {
+        const uint64_t dice = random.Below(4);
+        if (dice < 2) {
+          auto leases = pool.Allocate(1 + random.Below(3), {t, t}, tenant_);
+          if (!leases.ok()) continue;
+          for (auto& lease : *leases) {
+            std::memset(lease.data() + kPageHeaderBytes, static_cast<int>(t + 1), 64);
+            held.push_back(std::move(lease));
+          }
+        } else if (dice == 2 && !held.empty()) {
+          held.push_back(held[random.Below(held.size())].Share());
+        } else if (!held.empty()) {
+          const size_t at = random.Below(held.size());
+          ASSERT_EQ(held[at].data()[kPageHeaderBytes], t + 1);
+          ASSERT_EQ(Header(held[at]).generation, held[at].ref().generation.value());
+          held.erase(held.begin() + static_cast<std::ptrdiff_t>(at));
+        }
+        if (held.size() > 6) held.clear();
+        ASSERT_EQ(pool.counts().total(), kPages);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(pool.counts().free, kPages);
+}
+
+}  // namespace
+}  // namespace sluice::kv

@@ -1,0 +1,163 @@
+#include "kv/prefix_index.h"
+
+#include <list>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/mutex.h"
+
+namespace sluice::kv {
+namespace {
+
+class PrefixIndexImpl final : public PrefixIndex {
+ public:
+  PrefixIndexImpl(PagePool& pool, size_t changes_max) : pool_(pool), changes_max_(changes_max) {
+    pool_.SetEvictor([this](size_t pages) { return Evict(pages); });
+  }
+  ~PrefixIndexImpl() override {
+    pool_.SetEvictor(nullptr);
+    Clear();
+  }
+
+  std::vector<PageLease> Find(absl::Span<const BlockKey> keys) override {
+    MutexLock lock(mutex_);
+    std::vector<PageLease> leases;
+    std::vector<Entry*> used;
+    for (const BlockKey& key : keys) {
+      const auto found = entries_.find(key);
+      if (found == entries_.end()) break;
+      absl::StatusOr<PageLease> lease = pool_.Acquire(found->second.page);
+      if (!lease.ok()) break;
+      leases.push_back(*std::move(lease));
+      used.push_back(&found->second);
+    }
+    // Children first: a parent ends up more recent than its children, so eviction meets leaves first.
+    for (auto it = used.rbegin(); it != used.rend(); ++it) Touch(**it);
+    stats_.queries += keys.size();
+    stats_.hits += leases.size();
+    return leases;
+  }
+
+  size_t Count(absl::Span<const BlockKey> keys) const override {
+    MutexLock lock(mutex_);
+    size_t held = 0;
+    while (held < keys.size() && entries_.contains(keys[held])) ++held;
+    return held;
+  }
+
+  void Insert(BlockKey key, BlockKey parent, const PageLease& page, const TenantId& tenant) override {
+    MutexLock lock(mutex_);
+    if (entries_.contains(key)) return;
+    const bool is_root = parent == BlockKey();
+    const auto parent_entry = entries_.find(parent);
+    // Without its parent the block could never be found.
+    if (!is_root && parent_entry == entries_.end()) return;
+    if (!pool_.MarkCached(page.ref()).ok()) return;
+    Entry entry{page.ref(), parent, tenant, 0, {}};
+    if (is_root) {
+      entry.position = recency_.insert(recency_.end(), key);
+    } else {
+      // Just older than its parent, so that eviction meets leaves first.
+      entry.position = recency_.insert(parent_entry->second.position, key);
+      ++parent_entry->second.children;
+    }
+    entries_.emplace(key, std::move(entry));
+    Record({key, false, tenant});
+  }
+
+  void Clear() override {
+    MutexLock lock(mutex_);
+    for (const BlockKey& key : recency_) {
+      const Entry& entry = entries_.at(key);
+      pool_.UnmarkCached(entry.page);
+      Record({key, true, entry.tenant});
+    }
+    entries_.clear();
+    recency_.clear();
+  }
+
+  std::vector<BlockChange> TakeChanges(uint64_t* sequence) override {
+    MutexLock lock(mutex_);
+    *sequence = last_sequence_ - changes_.size() + 1;
+    return std::exchange(changes_, {});
+  }
+
+  std::vector<BlockChange> Snapshot(uint64_t* sequence) const override {
+    MutexLock lock(mutex_);
+    *sequence = last_sequence_;
+    std::vector<BlockChange> all;
+    all.reserve(entries_.size());
+    for (const auto& [key, entry] : entries_) all.push_back({key, false, entry.tenant});
+    return all;
+  }
+
+  Stats stats() const override {
+    MutexLock lock(mutex_);
+    Stats stats = stats_;
+    stats.blocks = entries_.size();
+    return stats;
+  }
+
+ private:
+  struct Entry {
+    PageRef page;
+    BlockKey parent;
+    TenantId tenant;
+    uint32_t children;
+    std::list<BlockKey>::iterator position;
+  };
+
+  void Touch(Entry& entry) SLUICE_REQUIRES(mutex_) {
+    recency_.splice(recency_.end(), recency_, entry.position);
+  }
+
+  void Record(BlockChange change) SLUICE_REQUIRES(mutex_) {
+    if (changes_.size() >= changes_max_) changes_.clear();  // their numbers leave a gap, which asks for a snapshot
+    ++last_sequence_;
+    changes_.push_back(std::move(change));
+  }
+
+  // Gives up idle leaves, least recently used first. Freeing a leaf may make its parent one, hence another pass.
+  size_t Evict(size_t pages) {
+    MutexLock lock(mutex_);
+    size_t freed = 0;
+    for (size_t before = SIZE_MAX; freed < pages && freed != before;) {
+      before = freed;
+      for (auto it = recency_.begin(); it != recency_.end() && freed < pages;) {
+        const BlockKey key = *it++;
+        const Entry& entry = entries_.at(key);
+        if (entry.children > 0 || !pool_.UnmarkCachedIfIdle(entry.page)) continue;
+        ++freed;
+        Remove(key);
+      }
+    }
+    stats_.evictions += freed;
+    return freed;
+  }
+
+  void Remove(BlockKey key) SLUICE_REQUIRES(mutex_) {
+    const auto found = entries_.find(key);
+    const auto parent = entries_.find(found->second.parent);
+    if (parent != entries_.end()) --parent->second.children;
+    recency_.erase(found->second.position);
+    Record({key, true, found->second.tenant});
+    entries_.erase(found);
+  }
+
+  PagePool& pool_;
+  const size_t changes_max_;
+  mutable Mutex mutex_;
+  absl::flat_hash_map<BlockKey, Entry> entries_ SLUICE_GUARDED_BY(mutex_);
+  std::list<BlockKey> recency_ SLUICE_GUARDED_BY(mutex_);  // least recently used first
+  std::vector<BlockChange> changes_ SLUICE_GUARDED_BY(mutex_);
+  uint64_t last_sequence_ SLUICE_GUARDED_BY(mutex_) = 0;
+  Stats stats_ SLUICE_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<PrefixIndex> PrefixIndex::Create(PagePool& pool, size_t changes_max) {
+  return std::make_unique<PrefixIndexImpl>(pool, changes_max);
+}
+
+}  // namespace sluice::kv

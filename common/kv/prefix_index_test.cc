@@ -1,0 +1,150 @@
+#include "kv/prefix_index.h"
+
+#include <cstdlib>
+#include <numeric>
+#include <set>
+
+#include <gtest/gtest.h>
+
+namespace sluice::kv {
+namespace {
+
+constexpr size_t kPages = 8;
+
+class PrefixIndexTest : public testing::Test {
+ protected:
+  PrefixIndexTest() {
+    LayoutSpec spec;
+    spec.layers = 1;
+    spec.kv_heads = 1;
+    spec.head_dim = 16;
+    layout_ = *PageLayout::Make(spec);
+    const size_t bytes = kPages * layout_.page_bytes();
+    memory_ = static_cast<uint8_t*>(std::aligned_alloc(64, bytes));
+    pool_ = *PagePool::Create({memory_, bytes}, layout_, {true});
+    index_ = PrefixIndex::Create(*pool_, 16);
+  }
+  ~PrefixIndexTest() override {
+    index_.reset();
+    pool_.reset();
+    std::free(memory_);
+  }
+
+  std::vector<BlockKey> Keys(absl::string_view tenant, int32_t first_token, size_t blocks) {
+    std::vector<int32_t> tokens(blocks * layout_.page_tokens());
+    std::iota(tokens.begin(), tokens.end(), first_token);
+    return BlockKeys(CacheDomain::Derive("secret", TenantId(std::string(tenant)), ""), {}, tokens,
+                     layout_.page_tokens());
+  }
+  void Fill(const std::vector<BlockKey>& keys) {
+    auto leases = pool_->Allocate(keys.size(), {}, tenant_);
+    ASSERT_TRUE(leases.ok()) << leases.status();
+    for (size_t i = 0; i < keys.size(); ++i) {
+      index_->Insert(keys[i], i == 0 ? BlockKey() : keys[i - 1], (*leases)[i], tenant_);
+    }
+  }
+
+  PageLayout layout_;
+  uint8_t* memory_;
+  std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<PrefixIndex> index_;
+  const TenantId tenant_{"t"};
+};
+
+TEST_F(PrefixIndexTest, FindsTheLongestHeldPrefix) {
+  const auto keys = Keys("a", 0, 4);
+  Fill({keys.begin(), keys.begin() + 3});
+  EXPECT_EQ(index_->Count(keys), 3u);
+  const auto leases = index_->Find(keys);
+  EXPECT_EQ(leases.size(), 3u);
+  EXPECT_EQ(pool_->counts().active, 3u);
+}
+
+TEST_F(PrefixIndexTest, TenantsSaltsAndContextsNeverMeet) {
+  std::set<std::string> seen;
+  const std::vector<int32_t> tokens(32, 1);
+  const auto key = [&](const CacheDomain& domain, const KeyContext& context) {
+    return BlockKeys(domain, context, tokens, 32)[0].value().ToHex();
+  };
+  const auto domain = CacheDomain::Derive("secret", TenantId("a"), "");
+  seen.insert(key(domain, {}));
+  seen.insert(key(CacheDomain::Derive("secret", TenantId("b"), ""), {}));
+  seen.insert(key(CacheDomain::Derive("secret", TenantId("a"), "b"), {}));
+  seen.insert(key(CacheDomain::Derive("secret", TenantId("ab"), ""), {}));
+  seen.insert(key(CacheDomain::Derive("other", TenantId("a"), ""), {}));
+  seen.insert(key(domain, {{1, 0}, {}, {}, ""}));
+  seen.insert(key(domain, {{}, {1, 0}, {}, ""}));
+  seen.insert(key(domain, {{}, {}, {1, 0}, ""}));
+  seen.insert(key(domain, {{}, {}, {}, "x"}));
+  EXPECT_EQ(seen.size(), 9u);
+}
+
+TEST_F(PrefixIndexTest, AKeyDependsOnEverythingBeforeIt) {
+  std::vector<int32_t> tokens(96, 1);
+  const auto domain = CacheDomain::Derive("secret", tenant_, "");
+  const auto keys = BlockKeys(domain, {}, tokens, 32);
+  tokens[0] = 2;
+  const auto other = BlockKeys(domain, {}, tokens, 32);
+  for (size_t i = 0; i < 3; ++i) EXPECT_NE(keys[i], other[i]);
+  EXPECT_EQ(BlockKeys(domain, {}, absl::MakeConstSpan(tokens).first(95), 32).size(), 2u);
+}
+
+TEST_F(PrefixIndexTest, EvictsLeastRecentlyUsedLeavesAndNeverPagesInUse) {
+  const auto old = Keys("a", 0, 3);
+  const auto recent = Keys("a", 1000, 3);
+  Fill(old);
+  Fill(recent);
+  index_->Find(recent);
+  auto in_use = index_->Find(absl::MakeConstSpan(old).first(1));
+  auto fresh = pool_->Allocate(4, {}, tenant_);  // 2 are free, 2 must go
+  ASSERT_TRUE(fresh.ok()) << fresh.status();
+  EXPECT_EQ(index_->Count(old), 1u);
+  EXPECT_EQ(index_->Count(recent), 3u);
+  EXPECT_EQ(in_use[0].ref(), index_->Find(old)[0].ref());
+  EXPECT_FALSE(pool_->Allocate(4, {}, tenant_).ok());  // three recent ones can go, the one in use cannot
+  EXPECT_EQ(pool_->counts().total(), kPages);
+}
+
+TEST_F(PrefixIndexTest, AKnownKeyKeepsItsPage) {
+  const auto keys = Keys("a", 0, 1);
+  Fill(keys);
+  const PageRef before = index_->Find(keys)[0].ref();
+  Fill(keys);
+  EXPECT_EQ(index_->Find(keys)[0].ref(), before);
+  EXPECT_EQ(pool_->counts().free, kPages - 1);
+}
+
+TEST_F(PrefixIndexTest, ABlockWithoutItsParentIsNotIndexed) {
+  const auto keys = Keys("a", 0, 2);
+  auto leases = pool_->Allocate(1, {}, tenant_);
+  index_->Insert(keys[1], keys[0], (*leases)[0], tenant_);
+  leases->clear();
+  EXPECT_EQ(index_->stats().blocks, 0u);
+  EXPECT_EQ(pool_->counts().free, kPages);
+}
+
+TEST_F(PrefixIndexTest, ChangesAreNumberedWithoutGapsUntilTheBound) {
+  Fill(Keys("a", 0, 3));
+  uint64_t sequence = 0;
+  auto changes = index_->TakeChanges(&sequence);
+  EXPECT_EQ(sequence, 1u);
+  EXPECT_EQ(changes.size(), 3u);
+  EXPECT_FALSE(changes[0].removed);
+  index_->Clear();
+  changes = index_->TakeChanges(&sequence);
+  EXPECT_EQ(sequence, 4u);
+  EXPECT_EQ(changes.size(), 3u);
+  EXPECT_TRUE(changes[0].removed);
+  for (int i = 0; i < 3; ++i) {  // 18 changes where 16 are kept
+    Fill(Keys("a", 0, 3));
+    index_->Clear();
+  }
+  changes = index_->TakeChanges(&sequence);
+  EXPECT_EQ(sequence, 7u + 16u);
+  EXPECT_EQ(changes.size(), 2u);
+  EXPECT_TRUE(index_->Snapshot(&sequence).empty());
+  EXPECT_EQ(sequence, 24u);
+}
+
+}  // namespace
+}  // namespace sluice::kv
