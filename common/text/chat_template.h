@@ -24,7 +24,7 @@ struct ChatOptions {
   bool add_generation_prompt = true;
   // Llama-3.1 and later print it, for example "26 Jul 2024". Absent: the fixed default of the
   // template, so that equal requests give equal prompts on every day.
-  std::optional<std::string> date;
+  std::optional<std::string> date = std::nullopt;
   // Qwen3: false asks for an answer without reasoning.
   bool enable_thinking = true;
 };

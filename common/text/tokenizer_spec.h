@@ -53,9 +53,9 @@ struct TokenizerSpec {
   bool ignore_merges = false;  // A piece that is a token as a whole is that token.
   // Runs of (non-)spaces longer than this are cut before `splits`; 0: never. In characters.
   size_t run_characters_max = 0;
-  std::optional<TokenId> bos;
-  std::optional<TokenId> pad;
-  std::optional<TokenId> unknown;  // Stands for a byte that the vocabulary lacks.
+  std::optional<TokenId> bos = std::nullopt;
+  std::optional<TokenId> pad = std::nullopt;
+  std::optional<TokenId> unknown = std::nullopt;  // Stands for a byte that the vocabulary lacks.
   std::vector<TokenId> eos;        // Any of them ends a generation.
   bool add_bos = false;            // A raw prompt starts with `bos`. Templates write their own.
 };
@@ -73,11 +73,11 @@ struct GgufVocabulary {
   absl::Span<const std::string> tokens;
   absl::Span<const int32_t> token_types;  // Empty, or one for each token.
   absl::Span<const std::string> merges;   // "left right"
-  std::optional<TokenId> bos;
-  std::optional<TokenId> pad;
-  std::optional<TokenId> unknown;
+  std::optional<TokenId> bos = std::nullopt;
+  std::optional<TokenId> pad = std::nullopt;
+  std::optional<TokenId> unknown = std::nullopt;
   std::vector<TokenId> eos;     // eos_token_id and, where present, eot_token_id and eom_token_id.
-  std::optional<bool> add_bos;  // Absent: what `pre` implies.
+  std::optional<bool> add_bos = std::nullopt;  // Absent: what `pre` implies.
 };
 absl::StatusOr<TokenizerSpec> SpecFromGguf(const GgufVocabulary& gguf);
 

@@ -75,9 +75,9 @@ void PrepareActivations(IsaPath path, ActivationKind kind, const float* x, int64
     case IsaPath::kReference:
       return reference::Prepare(kind, x, rows, k, x_stride, prepared);
     case IsaPath::kAvx2:
+      return avx2::Prepare(kind, x, rows, k, x_stride, prepared);
     case IsaPath::kAvx512:
-      SLUICE_CHECK(false) << "path not built";
-      return;
+      return avx512::Prepare(kind, x, rows, k, x_stride, prepared);
   }
 }
 
@@ -89,9 +89,9 @@ void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, 
     case IsaPath::kReference:
       return reference::Forward(matrix, prepared, rows, panel_begin, panel_end, y, y_stride);
     case IsaPath::kAvx2:
+      return avx2::Forward(matrix, prepared, rows, panel_begin, panel_end, y, y_stride);
     case IsaPath::kAvx512:
-      SLUICE_CHECK(false) << "path not built";
-      return;
+      return avx512::Forward(matrix, prepared, rows, panel_begin, panel_end, y, y_stride);
   }
 }
 

@@ -22,7 +22,7 @@ struct Case {
 
 std::vector<Case> AllCases() {
   std::vector<Case> cases;
-  for (IsaPath path : {IsaPath::kReference}) {
+  for (IsaPath path : AvailableIsaPaths()) {
     for (WeightFormat format : kAllWeightFormats) cases.push_back({path, format});
   }
   return cases;
@@ -245,6 +245,68 @@ TEST_P(LinearTest, StaysWithinTheRoundingOfTheReferencePath) {
       ASSERT_NEAR(y[at], expected[at], tolerance) << r << " " << j;
     }
   }
+}
+
+// Largest codes on both sides, at every position: pairs and quads of products must not saturate.
+TEST_P(LinearTest, ExtremeCodesDoNotSaturate) {
+  const WeightFormat format = GetParam().format;
+  const int64_t k = FitK(64);
+  const int64_t n = 16;
+  const BlockLayout layout = BlockLayoutOf(format);
+  if (layout.bits == 0) return;  // no integer sums
+  for (uint8_t fill : {uint8_t{0x00}, uint8_t{0xff}, uint8_t{0x80}, uint8_t{0x7f}}) {
+    std::vector<uint8_t> bytes(static_cast<size_t>(RowBytes(format, k)), fill);
+    for (int64_t at = 0; at < RowBytes(format, k); at += BlockBytes(format)) {
+      uint8_t* block = bytes.data() + at;
+      const uint16_t one = FloatToF16(1.0f);
+      std::memcpy(block + (format == WeightFormat::kQ6_K ? 208 : 0), &one, 2);
+      if (layout.affine) std::memcpy(block + 2, &one, 2);
+    }
+    const std::vector<const uint8_t*> rows(static_cast<size_t>(n), bytes.data());
+    AlignedBytes data(PackedBytes(GetParam().path, format, n, k));
+    const PackedMatrix matrix = Pack(GetParam().path, format, n, k, rows, data.data());
+    std::vector<float> w(static_cast<size_t>(k));
+    UnpackRow(matrix, 3, w.data());
+    for (float sign : {1.0f, -1.0f}) {
+      const std::vector<float> x(static_cast<size_t>(k), 127.0f * sign);
+      double expected = 0;
+      for (float value : w) expected += double{value} * 127.0 * static_cast<double>(sign);
+      EXPECT_NEAR(Multiply(matrix, x.data(), 1)[3], expected, 1e-5 * std::abs(expected) + 1e-3);
+    }
+  }
+}
+
+TEST_P(LinearTest, ZeroAndTinyActivationsGiveZeroOrTinyOutputs) {
+  const int64_t k = FitK(64);
+  const Packed p(GetParam(), 16, k, 14);
+  for (float value : {0.0f, -0.0f, 1e-45f, 1e-38f, 1e-31f}) {
+    const std::vector<float> x(static_cast<size_t>(k), value);
+    const std::vector<float> y = Multiply(p.matrix, x.data(), 1);
+    for (size_t j = 0; j < 16; ++j) ASSERT_LT(std::abs(y[j]), 1e-25f) << value;
+  }
+}
+
+// Integer sums are exact and the float32 steps are the same, so these two paths agree in every bit.
+TEST(LinearPaths, BlockFormatsHaveTheSameBitsOnAvx2AndAvx512) {
+  if (!IsaPathAvailable(IsaPath::kAvx512)) GTEST_SKIP() << "no AVX-512";
+  for (WeightFormat format : kAllWeightFormats) {
+    if (BlockLayoutOf(format).bits == 0) continue;
+    const Packed a({IsaPath::kAvx2, format}, 50, 768, 15);
+    const Packed b({IsaPath::kAvx512, format}, 50, 768, 15);
+    const std::vector<float> x = RandomFloats(5 * 768, 16);
+    EXPECT_EQ(Multiply(a.matrix, x.data(), 5), Multiply(b.matrix, x.data(), 5))
+        << WeightFormatName(format);
+  }
+}
+
+TEST(Linear, RefusesShapesThatAreBugs) {
+  EXPECT_DEATH(DescribePacked(IsaPath::kReference, WeightFormat::kQ4_K, 4, 32), "Q4_K");
+  EXPECT_DEATH(DescribePacked(IsaPath::kReference, WeightFormat::kF32, 0, 32), "0 x 32");
+  const Packed p({IsaPath::kReference, WeightFormat::kF32}, 20, 8, 1);
+  float y[20];
+  AlignedBytes prepared(64);
+  EXPECT_DEATH(Forward(p.matrix, prepared.data(), 1, 0, 3, y, 20), "panels 0..3 of 2");
+  EXPECT_DEATH(UnpackRow(p.matrix, 20, y), "row 20 of 20");
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, LinearTest, testing::ValuesIn(AllCases()), CaseName);

@@ -22,6 +22,10 @@ namespace sluice::kernels {
 
 constexpr int64_t kBlock = 32;
 
+// A block of activations whose largest magnitude is below this is quantised as zero: 127 / amax
+// stays finite.
+constexpr float kSmallestAmax = 1e-30f;
+
 // 32 quantised activations. An element of x is scale * code.
 struct Int8Block {
   int8_t codes[kBlock];
@@ -94,6 +98,9 @@ void Prepare(ActivationKind kind, const float* x, int64_t rows, int64_t k, int64
              uint8_t* prepared);
 void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int64_t panel_begin,
              int64_t panel_end, float* y, int64_t y_stride);
+// The block formats.
+void ForwardBlocks(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
+                   int64_t panel_begin, int64_t panel_end, float* y, int64_t y_stride);
 }  // namespace avx2
 
 namespace avx512 {
@@ -101,6 +108,9 @@ void Prepare(ActivationKind kind, const float* x, int64_t rows, int64_t k, int64
              uint8_t* prepared);
 void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int64_t panel_begin,
              int64_t panel_end, float* y, int64_t y_stride);
+// The block formats.
+void ForwardBlocks(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
+                   int64_t panel_begin, int64_t panel_end, float* y, int64_t y_stride);
 }  // namespace avx512
 
 }  // namespace sluice::kernels

@@ -1,0 +1,107 @@
+// Plain float32 over the dequantised values: the definition that the fast paths are tested against.
+#include <cmath>
+
+#include "kernels/attention/attention_impl.h"
+#include "kernels/fp/fp.h"
+
+namespace sluice::kernels::attention_internal {
+namespace {
+
+float Bf16At(const std::byte* component, int64_t index) {
+  uint16_t code;
+  std::memcpy(&code, component + index * 2, 2);
+  return Bf16ToFloat(code);
+}
+
+float F32At(const std::byte* component, int64_t index) {
+  float value;
+  std::memcpy(&value, component + index * 4, 4);
+  return value;
+}
+
+float E4m3At(const std::byte* component, int64_t index) {
+  return E4m3ToFloat(static_cast<uint8_t>(component[index]));
+}
+
+// k[d] and v[d] of one slot as the page stores them.
+void LoadSlot(const TileArgs& args, int64_t slot, float* k, float* v) {
+  const KvLayerView& layer = *args.layer;
+  const int dim = layer.head_dim;
+  const std::byte* page = args.pages[slot / layer.page_tokens];
+  const std::byte* k_at = page + layer.k_offset;
+  const std::byte* v_at = page + layer.v_offset;
+  const int64_t row = int64_t{args.kv_head} * layer.page_tokens + slot % layer.page_tokens;
+  const int64_t block = row / kKvBlockTokens * kKvBlockTokens * dim;  // first element of the row's K block
+  const int64_t lane = row % kKvBlockTokens;
+  for (int d = 0; d < dim; ++d) {
+    switch (layer.format) {
+      case KvFormat::kF32:
+        k[d] = F32At(k_at, row * dim + d);
+        v[d] = F32At(v_at, row * dim + d);
+        break;
+      case KvFormat::kBf16:
+        k[d] = Bf16At(k_at, block + d / 2 * 32 + lane * 2 + d % 2);
+        v[d] = Bf16At(v_at, row * dim + d);
+        break;
+      case KvFormat::kGqaFp8:
+        k[d] = E4m3At(k_at, block + d / 4 * 64 + lane * 4 + d % 4) *
+               Ue8m0ToFloat(static_cast<uint8_t>(page[layer.k_scale_offset + row]));
+        v[d] = E4m3At(v_at, row * dim + d) *
+               Ue8m0ToFloat(static_cast<uint8_t>(page[layer.v_scale_offset + row]));
+        break;
+    }
+  }
+}
+
+void Tile(const TileArgs& args) {
+  const int dim = args.layer->head_dim;
+  float* k = args.scratch;
+  float* v = k + int64_t{kTile} * dim;
+  float* scores = v + int64_t{kTile} * dim;
+  const int last_end = args.ends[args.vectors - 1];
+  for (int t = args.begin; t < last_end; ++t) {
+    LoadSlot(args, args.first_slot + t, k + int64_t{t} * dim, v + int64_t{t} * dim);
+  }
+  for (int i = 0; i < args.vectors; ++i) {
+    const float* q = args.q + int64_t{i} * dim;
+    float* partial = args.partials + i * PartialFloats(dim);
+    float max = -INFINITY;
+    for (int t = args.begin; t < args.ends[i]; ++t) {
+      float dot = 0;
+      for (int d = 0; d < dim; ++d) dot += q[d] * k[int64_t{t} * dim + d];
+      scores[t] = dot;
+      max = dot > max ? dot : max;
+    }
+    float sum = 0;
+    float* acc = partial + kPartialHead;
+    for (int d = 0; d < dim; ++d) acc[d] = 0;
+    for (int t = args.begin; t < args.ends[i]; ++t) {
+      const float p = std::exp(scores[t] - max);
+      sum += p;
+      for (int d = 0; d < dim; ++d) acc[d] += p * v[int64_t{t} * dim + d];
+    }
+    partial[0] = max;
+    partial[1] = sum;
+  }
+}
+
+void Merge(float* state, const float* partial, int head_dim) {
+  const float max = state[0] > partial[0] ? state[0] : partial[0];
+  const float old_weight = std::exp(state[0] - max);
+  const float new_weight = std::exp(partial[0] - max);
+  state[0] = max;
+  state[1] = state[1] * old_weight + partial[1] * new_weight;
+  for (int d = kPartialHead; d < kPartialHead + head_dim; ++d) {
+    state[d] = state[d] * old_weight + partial[d] * new_weight;
+  }
+}
+
+void Finish(const float* state, int head_dim, float* out) {
+  for (int d = 0; d < head_dim; ++d) out[d] = state[kPartialHead + d] / state[1];
+}
+
+}  // namespace
+
+const PathKernels kReference = {1.0f, Tile, Merge, Finish};
+
+}  // namespace sluice::kernels::attention_internal
