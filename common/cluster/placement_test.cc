@@ -1,0 +1,139 @@
+#include "cluster/placement.h"
+
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice::cluster {
+namespace {
+
+WorkerState Worker(const std::string& id, Role role) {
+  WorkerState worker;
+  worker.description.id = WorkerId(id);
+  worker.description.incarnation = Incarnation(1);
+  worker.description.role = role;
+  worker.description.layout_hash = {1, 1};
+  worker.description.numerics_id = {2, 2};
+  worker.description.page_tokens = 32;
+  worker.description.kv_bytes_per_token = 11520;
+  worker.load.pages_total = worker.load.pages_free = 1000;
+  worker.load.prefill_tokens_per_s = 1000;
+  worker.load.decode_step_ms = 10;
+  worker.ready = true;
+  return worker;
+}
+
+class PlacementTest : public testing::Test {
+ protected:
+  PlacementTest() {
+    query_.prompt_tokens = 1000;
+    query_.output_tokens = 100;
+  }
+  absl::StatusOr<PlacementDecision> Run() { return Place(options_, query_, workers_, random_); }
+
+  PlacementOptions options_;
+  PlacementQuery query_;
+  std::vector<WorkerState> workers_ = {Worker("d0", Role::kDecode), Worker("d1", Role::kDecode),
+                                       Worker("p0", Role::kPrefill), Worker("p1", Role::kPrefill)};
+  SeededRandom random_{1};
+};
+
+TEST_F(PlacementTest, ShorterQueuesWin) {
+  workers_[2].load.prefill_tokens = 4000;
+  workers_[0].load.running = 20;
+  const auto decision = Run();
+  ASSERT_TRUE(decision.ok());
+  EXPECT_TRUE(decision->split);
+  EXPECT_EQ(decision->prefill, WorkerId("p1"));
+  EXPECT_EQ(decision->decode, WorkerId("d1"));
+}
+
+TEST_F(PlacementTest, WorkSentButNotYetReportedCounts) {
+  workers_[3].sent_prefill_tokens = 4000;
+  EXPECT_EQ(Run()->prefill, WorkerId("p0"));
+}
+
+TEST_F(PlacementTest, ACachedPrefixOutweighsAModestQueue) {
+  workers_[2].load.prefill_tokens = 500;
+  query_.hits = {{WorkerId("p0"), Incarnation(1), 30}};
+  const auto decision = Run();
+  EXPECT_EQ(decision->prefill, WorkerId("p0"));
+  EXPECT_EQ(decision->predicted_cached_tokens, 960u);
+  workers_[2].load.prefill_tokens = 5000;
+  EXPECT_EQ(Run()->prefill, WorkerId("p1"));
+}
+
+TEST_F(PlacementTest, HitsOfAnEarlierIncarnationAreWorthNothing) {
+  workers_[2].load.prefill_tokens = 500;
+  query_.hits = {{WorkerId("p0"), Incarnation(9), 30}};
+  EXPECT_EQ(Run()->prefill, WorkerId("p1"));
+}
+
+TEST_F(PlacementTest, PairsMustShareTheLayout) {
+  workers_[2].description.layout_hash = workers_[3].description.layout_hash = {7, 7};
+  const auto decision = Run();
+  EXPECT_EQ(decision.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(decision.status().message()), testing::HasSubstr("no partner of equal page layout"));
+}
+
+TEST_F(PlacementTest, ExcludedDrainingAndBrokenWorkersAreAvoided) {
+  workers_[0].draining = true;
+  query_.excluded = {WorkerId("p0")};
+  const auto decision = Run();
+  EXPECT_EQ(decision->decode, WorkerId("d1"));
+  EXPECT_EQ(decision->prefill, WorkerId("p1"));
+  workers_[1].breaker_open = true;  // the last decode worker: better a doubtful one than none
+  EXPECT_EQ(Run()->decode, WorkerId("d1"));
+  workers_[1].ready = false;
+  EXPECT_THAT(std::string(Run().status().message()), testing::HasSubstr("d1: not ready"));
+}
+
+TEST_F(PlacementTest, ShortPromptsStayLocalUnderAuto) {
+  workers_[0].description.role = workers_[1].description.role = Role::kBoth;
+  query_.prompt_tokens = 100;
+  EXPECT_FALSE(Run()->split);
+  options_.split = SplitMode::kAlways;
+  EXPECT_TRUE(Run()->split);
+  options_.split = SplitMode::kNever;
+  query_.prompt_tokens = 5000;
+  EXPECT_FALSE(Run()->split);
+}
+
+TEST_F(PlacementTest, LongPromptsSplitWhenDecodeIsBusy) {
+  workers_[0].description.role = workers_[1].description.role = Role::kBoth;
+  workers_[0].load.running = workers_[1].load.running = 4;
+  EXPECT_TRUE(Run()->split);
+}
+
+TEST_F(PlacementTest, AffinityIsKeptWhileItIsCheap) {
+  query_.affine_prefill = WorkerId("p1");
+  query_.affine_decode = WorkerId("d1");
+  workers_[3].load.prefill_tokens = 500;
+  EXPECT_EQ(Run()->prefill, WorkerId("p1"));
+  workers_[3].load.prefill_tokens = 50000;
+  EXPECT_EQ(Run()->prefill, WorkerId("p0"));
+}
+
+TEST_F(PlacementTest, AStreamContinuesOnlyOnItsNumerics) {
+  query_.decode_numerics = query_.prefill_numerics = {2, 2};
+  workers_[0].description.numerics_id = {3, 3};
+  EXPECT_EQ(Run()->decode, WorkerId("d1"));
+  workers_[1].description.numerics_id = {3, 3};
+  EXPECT_FALSE(Run().ok());
+}
+
+TEST_F(PlacementTest, AFullWorkerIsAvoided) {
+  workers_[0].load.pages_free = 20;
+  EXPECT_EQ(Run()->decode, WorkerId("d1"));
+}
+
+TEST_F(PlacementTest, EqualWorkersShareTheWork) {
+  std::map<std::string, int> counts;
+  for (int i = 0; i < 400; ++i) ++counts[Run()->prefill.value()];
+  EXPECT_GT(counts["p0"], 120);
+  EXPECT_GT(counts["p1"], 120);
+}
+
+}  // namespace
+}  // namespace sluice::cluster
