@@ -18,15 +18,15 @@
 #include "base/loop.h"
 #include "base/random.h"
 #include "engine/engine.h"
-#include "kv/block_key.h"
+#include "handoff/calls.h"
+#include "handoff/guards.h"
+#include "handoff/move.h"
 #include "kv/page_pool.h"
 #include "kv/prefix_index.h"
 #include "sluice/v1/kv.pb.h"
 #include "transport/transport.h"
 
 namespace sluice::handoff {
-
-enum class DigestMode { kOff, kSampled, kFull };
 
 struct WorkerOptions {
   engine::EngineOptions engine;
@@ -37,47 +37,13 @@ struct WorkerOptions {
   size_t transfers_max = 256;
   uint32_t credits_max = 8;
   absl::Duration credit_lease = absl::Seconds(2);
+  // Calls in progress; beyond them Prefill and Decode end with RESOURCE_EXHAUSTED.
+  size_t calls_max = 1024;
+  Guards guards;
 };
 
 // Identifies one running call; unique within a worker.
 using CallId = StrongId<struct CallIdTag, uint64_t>;
-
-struct CallContext {
-  RequestId request;
-  uint32_t attempt = 0;
-  TenantId tenant;
-  int32_t priority = 0;
-  absl::Time deadline = absl::InfiniteFuture();
-  std::optional<kv::CacheDomain> domain;
-};
-
-struct ReserveCall {
-  CallContext context;
-  std::vector<engine::TokenId> prompt;
-  uint32_t emitted_tokens = 0;
-  uint32_t max_tokens = 0;
-  Incarnation holder;
-  Id128 holder_layout_hash;
-  std::string holder_layout;  // description, for the error
-  Id128 holder_numerics_id;
-};
-
-struct PrefillCall {
-  CallContext context;
-  LeaseId credit;
-  std::vector<engine::TokenId> prompt;
-  std::vector<engine::TokenId> emitted;
-  request::SamplingParams sampling;
-  v1::Grant grant;
-};
-
-struct DecodeCall {
-  CallContext context;
-  std::optional<LeaseId> lease;          // empty: compute the prompt here
-  std::vector<engine::TokenId> prompt;   // only without a lease
-  std::vector<engine::TokenId> emitted;  // without a lease: what the client has. With one: empty unless the commit carries no token
-  request::SamplingParams sampling;
-};
 
 // Events of one call. Called on one of the worker's loops, never concurrently for one call. After OnEnd nothing follows.
 class PrefillEvents {
@@ -97,21 +63,6 @@ class DecodeEvents {
   virtual void OnToken(uint32_t position, const request::SampledToken& token, request::FinishReason finish,
                        uint64_t logits_hash) = 0;
   virtual void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) = 0;
-};
-
-// Counters of the page-move protocol; names follow DESIGN 11.
-struct MoveCounters {
-  uint64_t bytes_sent = 0;
-  uint64_t bytes_received = 0;
-  uint64_t pieces_sent = 0;
-  uint64_t pieces_received = 0;
-  uint64_t transfers_completed = 0;
-  uint64_t transfers_failed = 0;
-  uint64_t stale_messages = 0;      // older incarnation, lease, attempt or generation: refused
-  uint64_t duplicate_messages = 0;
-  uint64_t digest_failures = 0;
-  uint64_t lease_expiries = 0;
-  uint64_t quarantined_now = 0;
 };
 
 struct WorkerLoad {

@@ -1,0 +1,58 @@
+// What both sides of a page move share: counters, digests, and the envelope of their messages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/ids.h"
+#include "kv/page_layout.h"
+#include "request/sampling.h"
+#include "sluice/v1/kv.pb.h"
+#include "transport/transport.h"
+
+namespace sluice::handoff {
+
+// Which pieces carry a digest. The taker verifies every digest it is given.
+enum class DigestMode { kOff, kSampled, kFull };
+
+// Counters of the page-move protocol; names follow the metrics. Bytes and pieces count when their transfer is complete, so
+// the sums of both sides agree.
+struct MoveCounters {
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t pieces_sent = 0;
+  uint64_t pieces_received = 0;
+  uint64_t transfers_completed = 0;
+  uint64_t transfers_failed = 0;
+  uint64_t stale_messages = 0;  // another incarnation, lease, attempt or generation: refused
+  uint64_t duplicate_messages = 0;
+  uint64_t invalid_messages = 0;  // cannot be parsed, or contradict the grant or themselves: refused
+  uint64_t digest_failures = 0;
+  uint64_t lease_expiries = 0;
+  uint64_t quarantined_now = 0;  // pages given up while a read into them may still run
+};
+
+// Most pieces of one Offer; a longer one is refused.
+inline constexpr int kOfferPiecesMax = 512;
+
+// True if a piece gets a digest in this mode; `kSampled` takes one in 16, by position alone.
+bool WantsDigest(DigestMode mode, uint32_t block, uint32_t layer_begin);
+// XXH3 of a piece's bytes; never 0, which means "no digest".
+uint64_t PieceDigest(absl::Span<const uint8_t> bytes);
+// XXH3 over the digests in order of (block, layer_begin); 0 if all are 0.
+uint64_t CommitDigest(absl::Span<const uint64_t> digests);
+
+// Lease ids as messages carry them. False unless `bytes` holds 16 bytes that are not all zero.
+bool ParseLease(absl::string_view bytes, LeaseId* out);
+
+v1::SampledToken ToProto(const request::SampledToken& token);
+// Errors: INVALID_ARGUMENT for ids outside the vocabulary, log-probabilities that are not numbers, or a list that is too long.
+absl::StatusOr<request::SampledToken> FromProto(const v1::SampledToken& token, request::TokenId vocabulary);
+
+v1::PageLayout ToProto(const kv::PageLayout& layout);
+// Errors: INVALID_ARGUMENT for unknown names, dimensions that PageLayout refuses, or a page size that does not follow.
+absl::StatusOr<kv::PageLayout> FromProto(const v1::PageLayout& layout);
+
+}  // namespace sluice::handoff

@@ -1,0 +1,117 @@
+// The taker's side of a page move: reserves pages, fetches what is offered into them, and lets nothing be attended that it has
+// not checked.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/fault.h"
+#include "base/ids.h"
+#include "base/loop.h"
+#include "base/random.h"
+#include "handoff/calls.h"
+#include "handoff/guards.h"
+#include "handoff/move.h"
+#include "kv/page_pool.h"
+#include "kv/prefix_index.h"
+#include "sluice/v1/kv.pb.h"
+#include "transport/transport.h"
+
+namespace sluice::handoff {
+
+struct TakerOptions {
+  Incarnation incarnation;
+  // What decides block keys and the range of token ids: the worker's model.
+  Id128 model_digest;
+  Id128 numerics_id;
+  request::TokenId vocabulary = 0;
+  int32_t context_tokens = 0;
+  absl::Duration lease = absl::Seconds(10);
+  // Taken off every lease: clocks drift.
+  double drift_margin = 0.01;
+  size_t reservations_max = 256;
+  // Reads under way at once, over all transfers.
+  size_t fetches_max = 64;
+  Guards guards;
+};
+
+// A prompt whose pages are here and verified.
+struct LandedSequence {
+  CallContext context;
+  std::vector<request::TokenId> prompt;
+  std::vector<kv::PageLease> pages;  // those of the prompt, then room for growth
+  std::optional<request::SampledToken> first;
+  uint32_t held_tokens = 0;    // were here before the transfer
+  uint32_t cached_tokens = 0;  // the holder had them cached
+  uint64_t bytes = 0;
+  // The holder computes the same bits as this worker: its blocks may be published under this worker's keys.
+  bool same_numerics = false;
+};
+
+// Owned by the move loop; not thread-safe.
+// Invariants: a reservation has all its pages before anything is offered for it; a page with a read under way never returns to
+// the pool before that read has ended; a piece counts only if the lease was held when its read had completed.
+class HandoffTaker {
+ public:
+  // `faults` may be null; everything else outlives the taker.
+  struct Dependencies {
+    kv::PagePool& pool;
+    kv::PrefixIndex& index;
+    transport::Transport& transport;
+    Loop& loop;
+    RandomSource& random;
+    MoveCounters& counters;
+    FaultInjector* faults = nullptr;
+  };
+  using LandedCallback = absl::AnyInvocable<void(absl::StatusOr<LandedSequence>)>;
+
+  HandoffTaker(const TakerOptions& options, const Dependencies& dependencies);
+  // Drops all reservations without calling back; closes connections with reads under way.
+  ~HandoffTaker();
+
+  // Takes pages for the prompt and the first growth step, less the blocks that are here already. The lease counts from now.
+  // Errors: INVALID_ARGUMENT for an empty prompt, ids outside the vocabulary or a prompt over the context;
+  // FAILED_PRECONDITION for another layout (both descriptions in the message); RESOURCE_EXHAUSTED.
+  absl::StatusOr<v1::Grant> Reserve(const ReserveCall& call);
+  // Calls `landed` once, when the sequence is complete or has failed; at once if that is known. After landing the reservation
+  // waits one lease for this call. Errors passed to `landed`: NOT_FOUND for an unknown lease, ALREADY_EXISTS for a second call,
+  // ABORTED (lease over, withdrawn, data refused), UNAVAILABLE (holder gone), CANCELLED (Release).
+  void Attach(LeaseId lease, LandedCallback landed);
+  // Gives the reservation up. Unknown leases are ignored.
+  void Release(LeaseId lease, absl::string_view reason);
+
+  // From the dispatcher.
+  void OnOffer(transport::EndpointId from, const v1::Offer& offer, absl::Span<const uint8_t> payload);
+  void OnCommit(transport::EndpointId from, const v1::Commit& commit);
+  void OnRenewAck(transport::EndpointId from, const v1::RenewAck& ack);
+  void OnWithdrawn(transport::EndpointId from, const v1::Withdrawn& withdrawn);
+  void OnReleasedAck(transport::EndpointId from, const v1::ReleasedAck& ack);
+  void OnFetchDone(transport::FetchId fetch, const absl::Status& status);
+  void OnPeerDown(transport::EndpointId endpoint, const absl::Status& reason);
+
+  size_t reservations() const { return reservations_.size(); }
+  size_t fetches_outstanding() const { return fetches_.size(); }
+
+ private:
+  struct Reservation;
+  struct Piece;
+  struct Fetch;
+  struct Quarantined;
+  struct Releasing;
+
+  const TakerOptions options_;
+  const Dependencies deps_;
+  absl::btree_map<LeaseId, std::unique_ptr<Reservation>> reservations_;
+  absl::btree_map<transport::FetchId, Fetch> fetches_;
+  absl::btree_map<LeaseId, Releasing> releasing_;
+};
+
+}  // namespace sluice::handoff
