@@ -1,4 +1,5 @@
-// The verbs of moving bytes between workers. Only reads: nobody can write into another process's memory.
+// The verbs of moving bytes between workers. Only reads: nobody can write into another process's
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -17,63 +18,96 @@ namespace sluice::transport {
 using EndpointId = StrongId<struct EndpointIdTag, uint64_t>;
 using FetchId = StrongId<struct FetchIdTag, uint64_t>;
 
+// Bounds of one transport. Beyond one of them a call answers RESOURCE_EXHAUSTED and changes
+// nothing.
+struct Limits {
+  // Header and payload together; the two ends of a connection must agree.
+  size_t message_bytes_max = 16u << 20;
+  // Sent and not yet taken by the network, per endpoint.
+  size_t send_queue_messages_max = 1024;
+  size_t send_queue_bytes_max = 64u << 20;
+  size_t endpoints_max = 1024;
+  size_t fetches_max = 4096;
+  size_t regions_max = 64;
+};
+
+inline constexpr size_t kAddressBytesMax = 4096;
+inline constexpr size_t kRemoteKeyBytesMax = 1024;
+
 struct Capabilities {
   std::string name;  // label of metrics: "loopback", "ucx-shm", "ucx-tcp"
-  // Fetch works: the backend reads remote memory by itself. Otherwise offers carry their bytes (Send with a payload).
+  // Fetch works: the backend reads remote memory by itself. Otherwise offers carry their bytes
+  // (Send with a payload).
   bool true_get = false;
   size_t message_bytes_max = 0;
 };
 
-// Memory that peers may read (never write). Owned by the transport that made it.
+// Memory that peers may read (never write). Owned by the transport that made it, released with it.
 struct Region {
   absl::Span<uint8_t> memory;
-  std::string remote_key;  // opaque; a peer needs it to Fetch
+  std::string remote_key;  // opaque, at most kRemoteKeyBytesMax; a peer needs it to Fetch
 };
 
-// What happened since the last Poll. Called on the loop that owns the transport.
+// What happened since the last Poll. Called inside Poll, on the loop that owns the transport; may
+// call the transport again.
 class Events {
  public:
   virtual ~Events() = default;
-  // `from` may be new: a peer that connected. `header` and `payload` are valid during the call only. Hostile until checked.
-  virtual void OnMessage(EndpointId from, absl::string_view header, absl::Span<const uint8_t> payload) = 0;
-  // The read has ended; with an error the local memory holds unspecified bytes. Exactly once per Fetch.
+  // `from` may be new: a peer that connected. `header` and `payload` are valid during the call
+  // only. Hostile until checked.
+  virtual void OnMessage(EndpointId from, absl::string_view header,
+                         absl::Span<const uint8_t> payload) = 0;
+  // The read has ended; with an error the local memory holds unspecified bytes. Exactly once per
+  // Fetch.
   virtual void OnFetchDone(FetchId fetch, const absl::Status& status) = 0;
-  // The peer is gone. All its fetches have been reported before. The id is dead.
+  // The peer is gone. All its fetches have been reported before. The id is dead, nothing follows
+  // for it.
   virtual void OnPeerDown(EndpointId endpoint, const absl::Status& reason) = 0;
 };
 
-// Owned by one loop; not thread-safe. Nothing blocks.
+// Owned by one loop; not thread-safe. Nothing blocks. A transport that is destroyed reports nothing
+// more.
 class Transport {
  public:
   virtual ~Transport() = default;
 
   virtual const Capabilities& capabilities() const = 0;
-  // Where others connect to; opaque, at most 4 KiB.
+  // Where others connect to; opaque, at most kAddressBytesMax.
   virtual std::string LocalAddress() const = 0;
 
-  // Memory from the backend (shared memory must be), remote-readable, zeroed, aligned to 64 bytes or better.
+  // Memory from the backend (shared memory must be), remote-readable, zeroed, aligned to 64 bytes
+  // or better.
   virtual absl::StatusOr<Region> AllocateRegion(size_t bytes) = 0;
 
-  // Connects, or returns the endpoint that exists for this address. Failures of the peer arrive as OnPeerDown.
+  // Connects, or returns the endpoint that exists for this address. Failures of the peer arrive as
+  // OnPeerDown. Errors: INVALID_ARGUMENT for bytes that are no address of this backend, or one's
+  // own address; RESOURCE_EXHAUSTED.
   virtual absl::StatusOr<EndpointId> Connect(absl::string_view address) = 0;
 
   // Queues header and payload, in order per endpoint; both are copied or sent before it returns.
-  // Errors: NOT_FOUND for a dead endpoint, RESOURCE_EXHAUSTED when its queue is full, INVALID_ARGUMENT when too large.
-  virtual absl::Status Send(EndpointId to, absl::string_view header, absl::Span<const uint8_t> payload) = 0;
+  // Errors: NOT_FOUND for a dead endpoint, RESOURCE_EXHAUSTED when its queue is full,
+  // INVALID_ARGUMENT when too large.
+  virtual absl::Status Send(EndpointId to, absl::string_view header,
+                            absl::Span<const uint8_t> payload) = 0;
 
-  // Starts reading `local.size()` bytes at `offset` of the peer's region into `local`, which must stay untouched until OnFetchDone.
-  // Errors: UNIMPLEMENTED without true_get; NOT_FOUND; INVALID_ARGUMENT for a bad key. No OnFetchDone follows an error.
-  virtual absl::StatusOr<FetchId> Fetch(EndpointId from, absl::string_view remote_key, uint64_t offset,
-                                        absl::Span<uint8_t> local) = 0;
+  // Starts reading `local.size()` bytes at `offset` of the peer's region into `local`, which must
+  // stay untouched until OnFetchDone. Errors: UNIMPLEMENTED without true_get; NOT_FOUND;
+  // INVALID_ARGUMENT for a bad key, OUT_OF_RANGE beyond the region; RESOURCE_EXHAUSTED. No
+  // OnFetchDone follows an error.
+  virtual absl::StatusOr<FetchId> Fetch(EndpointId from, absl::string_view remote_key,
+                                        uint64_t offset, absl::Span<uint8_t> local) = 0;
 
-  // Ends a connection; its fetches end first (reported), then OnPeerDown. Idempotent.
+  // Ends a connection: the next Polls report its fetches, then OnPeerDown. Messages still queued
+  // may be lost. Idempotent.
   virtual void Close(EndpointId endpoint) = 0;
 
   // Handles everything that is ready. Returns true if there was something.
   virtual bool Poll(Events& events) = 0;
-  // A descriptor that is readable when Poll may have work, or -1 (the simulation calls Poll by itself).
+  // A descriptor that is readable when Poll may have work, or -1 (the simulation calls Poll by
+  // itself).
   virtual int EventFd() const = 0;
-  // Arms EventFd. Returns false if there is work already and the loop must Poll instead of sleeping.
+  // Arms EventFd. Returns false if there is work already and the loop must Poll instead of
+  // sleeping.
   virtual bool PrepareSleep() = 0;
 };
 

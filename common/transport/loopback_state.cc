@@ -1,0 +1,563 @@
+#include "transport/loopback_state.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+
+namespace sluice::transport {
+namespace {
+
+constexpr char kMagic[] = "sluice-loopback";
+
+// Addresses and keys: some words and a hash that strangers' bytes do not have.
+std::string Seal(uint64_t seal, std::initializer_list<uint64_t> words) {
+  std::string bytes;
+  for (const uint64_t word : words)
+    bytes.append(reinterpret_cast<const char*>(&word), sizeof(word));
+  const uint64_t hash = Hash64(bytes.data(), bytes.size(), seal);
+  bytes.append(reinterpret_cast<const char*>(&hash), sizeof(hash));
+  return bytes;
+}
+
+bool Unseal(uint64_t seal, absl::string_view bytes, absl::Span<uint64_t> words) {
+  const size_t body = words.size() * sizeof(uint64_t);
+  if (bytes.size() != body + sizeof(uint64_t)) return false;
+  uint64_t hash = 0;
+  std::memcpy(&hash, bytes.data() + body, sizeof(hash));
+  if (hash != Hash64(bytes.data(), body, seal)) return false;
+  std::memcpy(words.data(), bytes.data(), body);
+  return true;
+}
+
+}  // namespace
+
+struct LoopbackState::Memory {
+  uint8_t* data;
+  size_t bytes;
+  Memory(uint8_t* d, size_t b) : data(d), bytes(b) {}
+  Memory(Memory&& other) noexcept : data(std::exchange(other.data, nullptr)), bytes(other.bytes) {}
+  Memory& operator=(Memory&&) = delete;
+  ~Memory() {
+    if (data != nullptr) munmap(data, bytes);
+  }
+};
+
+struct LoopbackState::Node {
+  int event_fd;
+  bool dead = false;
+  bool paused = false;
+  size_t endpoints = 0;  // known to the node and not yet reported as down
+  size_t fetches = 0;    // started and not yet reported
+  std::vector<Memory> regions;
+  std::deque<LoopbackInbound> inbox;
+};
+
+LoopbackState::LoopbackState(uint64_t seed, const Limits& limits, const LinkPlan& link)
+    : limits_(limits),
+      default_plan_(link),
+      seal_(Hash64(kMagic, sizeof(kMagic), seed)),
+      random_(seed) {}
+LoopbackState::~LoopbackState() = default;
+
+NodeId LoopbackState::AddNode(int event_fd) {
+  const NodeId id(++last_node_);
+  auto node = std::make_unique<Node>();
+  node->event_fd = event_fd;
+  nodes_.emplace(id, std::move(node));
+  return id;
+}
+
+void LoopbackState::RemoveNode(NodeId node, absl::Time now) {
+  Crash(node, now);
+  nodes_.erase(node);
+  // Its links have nothing left to carry but what is already under way.
+  for (auto it = links_.begin(); it != links_.end();) {
+    it = it->first.first == node || it->first.second == node ? links_.erase(it) : std::next(it);
+  }
+}
+
+const LinkPlan& LoopbackState::PlanOf(NodeId from, NodeId to) const {
+  const auto it = links_.find({from, to});
+  return it == links_.end() || !it->second.plan ? default_plan_ : *it->second.plan;
+}
+
+bool LoopbackState::IsCut(NodeId from, NodeId to) const {
+  const auto it = links_.find({from, to});
+  return it != links_.end() && it->second.cut;
+}
+
+LoopbackState::Node* LoopbackState::FindNode(NodeId node) {
+  const auto it = nodes_.find(node);
+  return it == nodes_.end() || it->second->dead ? nullptr : it->second.get();
+}
+
+const LoopbackState::End* LoopbackState::FindEnd(NodeId node, EndpointId endpoint) const {
+  const auto it = ends_.find(endpoint);
+  if (it == ends_.end()) return nullptr;
+  return connections_.at(it->second.connection).sides[it->second.side].node == node ? &it->second
+                                                                                    : nullptr;
+}
+
+std::string LoopbackState::AddressOf(NodeId node) const { return Seal(seal_, {node.value()}); }
+
+absl::StatusOr<Region> LoopbackState::AllocateRegion(NodeId id, size_t bytes) {
+  Node* node = FindNode(id);
+  if (node == nullptr) return absl::UnavailableError("this loopback node has crashed");
+  if (bytes == 0) return absl::InvalidArgumentError("a region of 0 bytes");
+  if (node->regions.size() >= limits_.regions_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all ", limits_.regions_max, " regions are in use"));
+  }
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot map ", bytes, " bytes: ", strerror(errno)));
+  }
+  madvise(memory, bytes, MADV_HUGEPAGE);  // an optimisation only
+  node->regions.emplace_back(static_cast<uint8_t*>(memory), bytes);
+  Region region;
+  region.memory = absl::MakeSpan(static_cast<uint8_t*>(memory), bytes);
+  region.remote_key = Seal(seal_, {id.value(), node->regions.size() - 1, bytes});
+  return region;
+}
+
+EndpointId LoopbackState::AssignEndpoint(uint64_t connection, size_t side) {
+  Side& s = connections_.at(connection).sides[side];
+  s.endpoint = EndpointId(++last_endpoint_);
+  ends_[s.endpoint] = End{connection, side};
+  ++nodes_.at(s.node)->endpoints;
+  return s.endpoint;
+}
+
+// The newest connection to `peer` that this node may use: its own end is open, and known or worth
+// getting to know.
+std::optional<EndpointId> LoopbackState::FindConnection(NodeId node, NodeId peer) {
+  for (auto it = connections_.rbegin(); it != connections_.rend(); ++it) {
+    for (const size_t side : {0, 1}) {
+      const Side& own = it->second.sides[side];
+      const Side& other = it->second.sides[1 - side];
+      if (own.node != node || other.node != peer || !own.open) continue;
+      if (own.endpoint != EndpointId()) return own.endpoint;
+      if (other.open && !it->second.broken) return AssignEndpoint(it->first, side);
+    }
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<EndpointId> LoopbackState::Connect(NodeId id, absl::string_view address,
+                                                  absl::Time now) {
+  Node* node = FindNode(id);
+  if (node == nullptr) return absl::UnavailableError("this loopback node has crashed");
+  uint64_t peer = 0;
+  if (!Unseal(seal_, address, absl::MakeSpan(&peer, 1))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("not an address of this loopback network: ", address.size(), " bytes"));
+  }
+  if (NodeId(peer) == id)
+    return absl::InvalidArgumentError("a transport does not connect to itself");
+  if (node->endpoints >= limits_.endpoints_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all ", limits_.endpoints_max, " endpoints are in use"));
+  }
+  if (const auto existing = FindConnection(id, NodeId(peer))) return *existing;
+  const uint64_t connection = ++last_connection_;
+  Connection& c = connections_[connection];
+  c.sides[0].node = id;
+  c.sides[1].node = NodeId(peer);
+  const EndpointId endpoint = AssignEndpoint(connection, 0);
+  if (FindNode(NodeId(peer)) == nullptr) {
+    c.sides[1].open = false;
+    ScheduleDown(End{connection, 0}, absl::UnavailableError("no such peer"), false, now);
+  }
+  return endpoint;
+}
+
+absl::Status LoopbackState::Send(NodeId id, EndpointId to, absl::string_view header,
+                                 absl::Span<const uint8_t> payload, absl::Time now) {
+  const End* end = FindEnd(id, to);
+  if (end == nullptr)
+    return absl::NotFoundError(absl::StrCat("endpoint ", to.value(), " is not connected"));
+  const size_t bytes = header.size() + payload.size();
+  if (bytes > limits_.message_bytes_max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of ", bytes, " bytes; the most is ", limits_.message_bytes_max));
+  }
+  Side& own = connections_.at(end->connection).sides[end->side];
+  if (own.queued_messages >= limits_.send_queue_messages_max ||
+      (own.queued_messages > 0 && own.queued_bytes + bytes > limits_.send_queue_bytes_max)) {
+    return absl::ResourceExhaustedError(absl::StrCat("endpoint ", to.value(), " has ",
+                                                     own.queued_messages, " messages of ",
+                                                     own.queued_bytes, " bytes queued"));
+  }
+  auto message = std::make_shared<LoopbackMessage>();
+  message->header = std::string(header);
+  message->payload.assign(payload.begin(), payload.end());
+  ScheduleMessage(End{end->connection, 1 - end->side}, std::move(message), now);
+  return absl::OkStatus();
+}
+
+void LoopbackState::ScheduleMessage(End receiver, std::shared_ptr<const LoopbackMessage> message,
+                                    absl::Time now) {
+  Connection& c = connections_.at(receiver.connection);
+  Side& sender = c.sides[1 - receiver.side];
+  const NodeId to = c.sides[receiver.side].node;
+  const LinkPlan& plan = PlanOf(sender.node, to);
+  if (c.broken || IsCut(sender.node, to) || Chance(plan.loss)) return;
+  absl::Time at = now + Draw(plan.delay_min, plan.delay_max);
+  if (Chance(plan.reorder)) {
+    at += Draw(absl::ZeroDuration(), plan.reorder_delay_max);
+  } else {
+    at = std::max(at, sender.last_delivery);
+    sender.last_delivery = at;
+  }
+  ++sender.queued_messages;
+  sender.queued_bytes += message->bytes();
+  Event event;
+  event.kind = Event::Kind::kMessage;
+  event.from = sender.node;
+  event.to = to;
+  event.receiver = receiver;
+  event.message = std::move(message);
+  if (Chance(plan.duplicate)) {
+    Event again = event;
+    again.duplicate = true;
+    Schedule(at + Draw(absl::ZeroDuration(), plan.reorder_delay_max), std::move(again));
+  }
+  Schedule(at, std::move(event));
+}
+
+absl::StatusOr<absl::Span<const uint8_t>> LoopbackState::CheckKey(NodeId holder,
+                                                                  absl::string_view key) const {
+  uint64_t words[3] = {};
+  if (!Unseal(seal_, key, absl::MakeSpan(words))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("not a key of this loopback network: ", key.size(), " bytes"));
+  }
+  if (NodeId(words[0]) != holder) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a key of node ", words[0], " used with node ", holder.value()));
+  }
+  const auto it = nodes_.find(holder);
+  // A holder that is gone: the connection ends soon, the fetch with it.
+  if (it == nodes_.end() || words[1] >= it->second->regions.size()) {
+    return absl::Span<const uint8_t>(static_cast<const uint8_t*>(nullptr), words[2]);
+  }
+  const Memory& region = it->second->regions[words[1]];
+  return absl::Span<const uint8_t>(region.data, region.bytes);
+}
+
+absl::StatusOr<FetchId> LoopbackState::StartFetch(NodeId id, EndpointId from,
+                                                  absl::string_view remote_key, uint64_t offset,
+                                                  absl::Span<uint8_t> local, absl::Time now) {
+  const End* end = FindEnd(id, from);
+  if (end == nullptr)
+    return absl::NotFoundError(absl::StrCat("endpoint ", from.value(), " is not connected"));
+  const NodeId holder = connections_.at(end->connection).sides[1 - end->side].node;
+  SLUICE_ASSIGN_OR_RETURN(const absl::Span<const uint8_t> region, CheckKey(holder, remote_key));
+  if (offset > region.size() || local.size() > region.size() - offset) {
+    return absl::OutOfRangeError(absl::StrCat("a fetch of ", local.size(), " bytes at ", offset,
+                                              " from a region of ", region.size(), " bytes"));
+  }
+  Node& node = *nodes_.at(id);
+  if (node.fetches >= limits_.fetches_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all ", limits_.fetches_max, " fetches are outstanding"));
+  }
+  ++node.fetches;
+  const LinkPlan& there = PlanOf(id, holder);
+  const LinkPlan& back = PlanOf(holder, id);
+  const FetchId fetch(++last_fetch_);
+  const uint8_t* source = region.data() == nullptr ? nullptr : region.data() + offset;
+  const size_t split = random_.Below(local.size() / 64 + 1) * 64;
+  fetches_[fetch] = Fetch{id, from, holder, source, local, split, Chance(back.fetch_error)};
+
+  Event event;
+  event.kind = Event::Kind::kFetchHalf;
+  event.fetch = fetch;
+  event.receiver = *end;
+  event.from = id;
+  event.to = holder;
+  event.half = random_.Below(2);
+  absl::Time at = now + Draw(there.delay_min, there.delay_max);
+  Schedule(at, event);
+  at += Draw(back.delay_min, back.delay_max);
+  if (back.bytes_per_second > 0)
+    at += absl::Seconds(static_cast<double>(local.size()) / back.bytes_per_second);
+  event.from = holder;
+  event.to = id;
+  event.half = 1 - event.half;
+  Schedule(at, event);
+  return fetch;
+}
+
+void LoopbackState::Close(NodeId id, EndpointId endpoint, absl::Time now) {
+  const End* found = FindEnd(id, endpoint);
+  if (found == nullptr) return;
+  const End end = *found;
+  Node& node = *nodes_.at(id);
+  for (const LoopbackInbound& inbound : node.inbox) {
+    if (inbound.kind != LoopbackInbound::Kind::kMessage || inbound.endpoint != endpoint) continue;
+    if (inbound.connection != 0) Uncount(inbound.connection, inbound.sender, *inbound.message);
+  }
+  std::erase_if(node.inbox, [&](const LoopbackInbound& inbound) {
+    return inbound.kind == LoopbackInbound::Kind::kMessage && inbound.endpoint == endpoint;
+  });
+  const End other{end.connection, 1 - end.side};
+  if (connections_.at(end.connection).sides[other.side].open) {
+    ScheduleDown(other, absl::UnavailableError("the peer closed the connection"), true, now);
+  }
+  CloseEnd(end, absl::CancelledError("closed here"));
+}
+
+void LoopbackState::ScheduleDown(End receiver, absl::Status reason, bool in_order, absl::Time now) {
+  Connection& c = connections_.at(receiver.connection);
+  Side& sender = c.sides[1 - receiver.side];
+  const NodeId to = c.sides[receiver.side].node;
+  const LinkPlan& plan = PlanOf(sender.node, to);
+  if (Chance(plan.down_lost)) return;
+  Event event;
+  event.kind = Event::Kind::kDown;
+  event.receiver = receiver;
+  event.status = std::move(reason);
+  absl::Time at = now + Draw(plan.detect_min, plan.detect_max);
+  if (in_order) {
+    event.from = sender.node;
+    event.to = to;
+    at = std::max(now + Draw(plan.delay_min, plan.delay_max), sender.last_delivery);
+  }
+  Schedule(at, std::move(event));
+}
+
+absl::Time LoopbackState::NextEventTime() const {
+  return events_.empty() ? absl::InfiniteFuture() : events_.begin()->first.first;
+}
+
+void LoopbackState::AdvanceTo(absl::Time now) {
+  while (!events_.empty() && events_.begin()->first.first <= now) {
+    Event event = std::move(events_.begin()->second);
+    events_.erase(events_.begin());
+    Run(std::move(event), now);
+  }
+}
+
+void LoopbackState::Run(Event event, absl::Time now) {
+  if (event.from != NodeId()) {
+    const auto it = links_.find({event.from, event.to});
+    if (it != links_.end() && it->second.clogged) {
+      it->second.held.push_back(std::move(event));
+      return;
+    }
+    if (IsCut(event.from, event.to)) {
+      if (event.kind == Event::Kind::kMessage && !event.duplicate) {
+        Uncount(event.receiver.connection, 1 - event.receiver.side, *event.message);
+      }
+      return;
+    }
+  }
+  switch (event.kind) {
+    case Event::Kind::kMessage:
+      Deliver(std::move(event), now);
+      break;
+    case Event::Kind::kDown:
+      if (connections_.contains(event.receiver.connection)) CloseEnd(event.receiver, event.status);
+      break;
+    case Event::Kind::kFetchHalf:
+      CopyHalf(event, now);
+      break;
+    case Event::Kind::kFetchDone:
+      FinishFetch(event.fetch, event.status);
+      break;
+  }
+}
+
+void LoopbackState::Deliver(Event event, absl::Time now) {
+  const auto it = connections_.find(event.receiver.connection);
+  if (it == connections_.end()) return;
+  Connection& c = it->second;
+  Side& own = c.sides[event.receiver.side];
+  Node* node = FindNode(own.node);
+  const bool full =
+      node != nullptr && own.endpoint == EndpointId() && node->endpoints >= limits_.endpoints_max;
+  if (full && own.open) {
+    own.open = false;
+    const End sender{event.receiver.connection, 1 - event.receiver.side};
+    ScheduleDown(sender, absl::ResourceExhaustedError("the peer has no endpoint left"), true, now);
+  }
+  if (node == nullptr || full || !own.open || c.broken) {
+    if (!event.duplicate) Uncount(it->first, 1 - event.receiver.side, *event.message);
+    return;
+  }
+  if (own.endpoint == EndpointId()) AssignEndpoint(it->first, event.receiver.side);
+  LoopbackInbound inbound;
+  inbound.kind = LoopbackInbound::Kind::kMessage;
+  inbound.endpoint = own.endpoint;
+  inbound.message = std::move(event.message);
+  inbound.connection = event.duplicate ? 0 : it->first;
+  inbound.sender = 1 - event.receiver.side;
+  Push(*node, std::move(inbound));
+}
+
+// Reads the holder's memory as it is at this moment, whoever owns it by now.
+void LoopbackState::CopyHalf(const Event& event, absl::Time now) {
+  const auto it = fetches_.find(event.fetch);
+  if (it == fetches_.end()) return;
+  Fetch& fetch = it->second;
+  const auto connection = connections_.find(event.receiver.connection);
+  const bool gone = connection == connections_.end() || connection->second.broken;
+  if (gone || FindNode(fetch.holder) == nullptr || fetch.source == nullptr)
+    return;  // ends with the connection
+  const size_t begin = event.half == 0 ? 0 : fetch.split;
+  const size_t end = event.half == 0 ? fetch.split : fetch.local.size();
+  if (end > begin) std::memcpy(fetch.local.data() + begin, fetch.source + begin, end - begin);
+  if (++fetch.halves_read < 2) return;
+  const LinkPlan& plan = PlanOf(fetch.holder, fetch.by);
+  const absl::Status status =
+      fetch.fails ? absl::UnavailableError("the network failed this fetch") : absl::OkStatus();
+  if (!Chance(plan.fetch_late)) return FinishFetch(event.fetch, status);
+  Event done;
+  done.kind = Event::Kind::kFetchDone;
+  done.fetch = event.fetch;
+  done.status = status;
+  Schedule(now + Draw(absl::ZeroDuration(), plan.fetch_late_max), std::move(done));
+}
+
+void LoopbackState::FinishFetch(FetchId id, absl::Status status) {
+  const auto it = fetches_.find(id);
+  if (it == fetches_.end()) return;
+  LoopbackInbound inbound;
+  inbound.kind = LoopbackInbound::Kind::kFetchDone;
+  inbound.endpoint = it->second.endpoint;
+  inbound.fetch = id;
+  inbound.status = std::move(status);
+  Node* node = FindNode(it->second.by);
+  fetches_.erase(it);
+  if (node != nullptr) Push(*node, std::move(inbound));
+}
+
+void LoopbackState::CloseEnd(End end, const absl::Status& reason) {
+  Connection& c = connections_.at(end.connection);
+  Side& own = c.sides[end.side];
+  if (own.open) {
+    own.open = false;
+    Node* node = FindNode(own.node);
+    if (own.endpoint != EndpointId() && node != nullptr) {
+      std::vector<FetchId> outstanding;
+      for (const auto& [id, fetch] : fetches_) {
+        if (fetch.endpoint == own.endpoint) outstanding.push_back(id);
+      }
+      for (const FetchId id : outstanding) FinishFetch(id, reason);
+      LoopbackInbound inbound;
+      inbound.kind = LoopbackInbound::Kind::kPeerDown;
+      inbound.endpoint = own.endpoint;
+      inbound.status = reason;
+      Push(*node, std::move(inbound));
+    }
+    ends_.erase(own.endpoint);
+  }
+  if (!c.sides[1 - end.side].open) connections_.erase(end.connection);
+}
+
+void LoopbackState::Push(Node& node, LoopbackInbound inbound) {
+  node.inbox.push_back(std::move(inbound));
+  Wake(node);
+}
+
+void LoopbackState::Wake(const Node& node) {
+  if (node.event_fd < 0) return;
+  const uint64_t one = 1;
+  // EAGAIN means the counter is saturated: the loop is awake then anyway.
+  if (write(node.event_fd, &one, sizeof(one)) < 0) SLUICE_CHECK(errno == EAGAIN);
+}
+
+void LoopbackState::Uncount(uint64_t connection, size_t sender, const LoopbackMessage& message) {
+  const auto it = connections_.find(connection);
+  if (it == connections_.end()) return;
+  --it->second.sides[sender].queued_messages;
+  it->second.sides[sender].queued_bytes -= message.bytes();
+}
+
+std::optional<LoopbackInbound> LoopbackState::PopInbound(NodeId id) {
+  Node* node = FindNode(id);
+  if (node == nullptr || node->paused || node->inbox.empty()) return std::nullopt;
+  LoopbackInbound inbound = std::move(node->inbox.front());
+  node->inbox.pop_front();
+  switch (inbound.kind) {
+    case LoopbackInbound::Kind::kMessage:
+      if (inbound.connection != 0) Uncount(inbound.connection, inbound.sender, *inbound.message);
+      break;
+    case LoopbackInbound::Kind::kFetchDone:
+      --node->fetches;
+      break;
+    case LoopbackInbound::Kind::kPeerDown:
+      --node->endpoints;
+      break;
+  }
+  return inbound;
+}
+
+size_t LoopbackState::InboundCount(NodeId id) const {
+  const auto it = nodes_.find(id);
+  return it == nodes_.end() || it->second->dead || it->second->paused ? 0
+                                                                      : it->second->inbox.size();
+}
+
+void LoopbackState::Unclog(NodeId from, NodeId to, absl::Time now) {
+  Link& link = LinkOf(from, to);
+  link.clogged = false;
+  for (Event& event : link.held) Schedule(now, std::move(event));
+  link.held.clear();
+}
+
+void LoopbackState::Disconnect(NodeId a, NodeId b, absl::Time now) {
+  for (auto& [id, c] : connections_) {
+    const auto joins = [&](NodeId x, NodeId y) {
+      return c.sides[0].node == x && c.sides[1].node == y;
+    };
+    if (!joins(a, b) && !joins(b, a)) continue;
+    c.broken = true;
+    for (const size_t side : {0, 1}) {
+      if (c.sides[side].open)
+        ScheduleDown(End{id, side}, absl::UnavailableError("the connection broke"), false, now);
+    }
+  }
+}
+
+void LoopbackState::SetPaused(NodeId id, bool paused) {
+  Node* node = FindNode(id);
+  if (node == nullptr) return;
+  node->paused = paused;
+  if (!paused && !node->inbox.empty()) Wake(*node);
+}
+
+void LoopbackState::Crash(NodeId id, absl::Time now) {
+  Node* node = FindNode(id);
+  if (node == nullptr) return;
+  node->dead = true;
+  node->inbox.clear();
+  absl::erase_if(fetches_, [&](const auto& entry) { return entry.second.by == id; });
+  std::vector<uint64_t> over;
+  for (auto& [connection, c] : connections_) {
+    for (const size_t side : {0, 1}) {
+      if (c.sides[side].node != id) continue;
+      c.sides[side].open = false;
+      ends_.erase(c.sides[side].endpoint);
+      const End peer{connection, 1 - side};
+      if (c.sides[peer.side].open) {
+        ScheduleDown(peer, absl::UnavailableError("the peer's process ended"), false, now);
+      } else {
+        over.push_back(connection);
+      }
+    }
+  }
+  for (const uint64_t connection : over) connections_.erase(connection);
+}
+
+}  // namespace sluice::transport
