@@ -1,0 +1,7 @@
+#include "kernels/elementwise/paths.h"
+
+namespace sluice::kernels::avx512 {
+
+#include "kernels/elementwise/vector_ops.inc"
+
+}  // namespace sluice::kernels::avx512
