@@ -1,0 +1,78 @@
+// Whose request goes next: weighted fair queueing over tenants in tokens, priorities inside a tenant, ageing.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/ids.h"
+
+namespace sluice::cluster {
+
+struct FairQueueOptions {
+  size_t waiting_max = 1024;         // over all tenants
+  size_t running_max = 256;          // requests let through and not finished
+  size_t tenants_max = 100000;       // tenants remembered
+  // Waiting this long raises a request by one priority inside its tenant.
+  absl::Duration ageing = absl::Seconds(5);
+};
+
+// Start-time fair queueing (Goyal, Vin, Cheng 1996) with tokens as the cost: over any interval in which tenants have requests
+// waiting, each gets service in proportion to its weight, to within one request.
+// Owned by the router's loop.
+class FairQueue {
+ public:
+  using Ticket = uint64_t;
+  FairQueue(const Clock& clock, const FairQueueOptions& options) : clock_(clock), options_(options) {}
+
+  struct Request {
+    TenantId tenant;
+    double weight = 1;  // of the tenant; > 0
+    int32_t priority = 0;
+    uint64_t tokens = 0;  // uncached prompt and expected output, weighted
+    // Runs when it is the request's turn. Called from Enqueue, Finished or Cancel.
+    std::function<void(Ticket)> start;
+  };
+  // Errors: RESOURCE_EXHAUSTED when waiting_max is reached.
+  absl::StatusOr<Ticket> Enqueue(Request request);
+  // Leaves the queue, or ends a started request. Exactly once per ticket; unknown tickets are ignored.
+  void Finished(Ticket ticket);
+  // True when a request that comes now would have to wait.
+  bool Busy() const { return running_ >= options_.running_max || !waiting_.empty(); }
+
+  size_t waiting() const { return waiting_.size(); }
+  size_t running() const { return running_; }
+
+ private:
+  struct Waiting {
+    Request request;
+    absl::Time since;
+  };
+  struct Tenant {
+    double finish_tag = 0;  // virtual time at which its last started request is served
+    absl::btree_set<Ticket> tickets;
+  };
+  void StartNext();
+  Ticket PickOf(const Tenant& tenant) const;
+
+  const Clock& clock_;
+  const FairQueueOptions options_;
+  double virtual_time_ = 0;
+  Ticket last_ticket_ = 0;
+  size_t running_ = 0;
+  bool starting_ = false;
+  absl::flat_hash_map<Ticket, Waiting> waiting_;
+  absl::flat_hash_map<Ticket, bool> started_;
+  // Tenants in order of name, so that equal tags are served in a fixed order.
+  absl::btree_map<std::string, Tenant> tenants_;
+};
+
+}  // namespace sluice::cluster

@@ -1,0 +1,93 @@
+#include "cluster/fair_queue.h"
+
+#include <map>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+
+namespace sluice::cluster {
+namespace {
+
+class FairQueueTest : public testing::Test {
+ protected:
+  FairQueue& Make(size_t running_max, size_t waiting_max = 10000) {
+    FairQueueOptions options;
+    options.running_max = running_max;
+    options.waiting_max = waiting_max;
+    queue_ = std::make_unique<FairQueue>(clock_, options);
+    return *queue_;
+  }
+  absl::StatusOr<FairQueue::Ticket> Add(const std::string& tenant, uint64_t tokens, double weight = 1, int priority = 0) {
+    return queue_->Enqueue({TenantId(tenant), weight, priority, tokens, [this, tenant, tokens](FairQueue::Ticket ticket) {
+                              started_.push_back(ticket);
+                              served_[tenant] += tokens;
+                            }});
+  }
+  FakeClock clock_;
+  std::unique_ptr<FairQueue> queue_;
+  std::vector<FairQueue::Ticket> started_;
+  std::map<std::string, uint64_t> served_;
+};
+
+TEST_F(FairQueueTest, FreeSlotsStartAtOnceAndFullQueuesRefuse) {
+  Make(1, 1);
+  EXPECT_FALSE(queue_->Busy());
+  ASSERT_TRUE(Add("a", 1).ok());
+  EXPECT_EQ(started_.size(), 1u);
+  EXPECT_TRUE(queue_->Busy());
+  ASSERT_TRUE(Add("a", 1).ok());
+  EXPECT_EQ(Add("a", 1).status().code(), absl::StatusCode::kResourceExhausted);
+  queue_->Finished(started_[0]);
+  EXPECT_EQ(started_.size(), 2u);
+}
+
+// A tenant that floods the queue gets no more than its weight's share while another one waits.
+TEST_F(FairQueueTest, ServiceFollowsWeightsInTokensNotRequests) {
+  Make(1);
+  SeededRandom random(5);
+  for (int i = 0; i < 2000; ++i) ASSERT_TRUE(Add("flood", 1000).ok());
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(Add("steady", 1 + random.Below(3000), 2).ok());
+  while (queue_->waiting() > 2000) queue_->Finished(started_.back());
+  EXPECT_GT(served_["steady"], 1.8 * static_cast<double>(served_["flood"]));
+  EXPECT_LT(served_["steady"], 2.2 * static_cast<double>(served_["flood"]));
+}
+
+TEST_F(FairQueueTest, AnIdleTenantSavesNothingUp) {
+  Make(1);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(Add("a", 100).ok());
+  for (int i = 0; i < 50; ++i) queue_->Finished(started_.back());
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(Add("late", 100).ok());
+  served_.clear();
+  for (int i = 0; i < 20; ++i) queue_->Finished(started_.back());
+  EXPECT_NEAR(static_cast<double>(served_["late"]), 1000.0, 100.0);
+}
+
+TEST_F(FairQueueTest, PrioritiesCountInsideATenantAndAge) {
+  Make(1);
+  ASSERT_TRUE(Add("a", 1).ok());
+  const auto low = *Add("a", 1, 1, 0);
+  const auto high = *Add("a", 1, 1, 1);
+  queue_->Finished(started_.back());
+  EXPECT_EQ(started_.back(), high);
+  clock_.Advance(absl::Seconds(11));  // the low one is worth priority 2 by now
+  ASSERT_TRUE(Add("a", 1, 1, 1).ok());
+  queue_->Finished(started_.back());
+  EXPECT_EQ(started_.back(), low);
+}
+
+TEST_F(FairQueueTest, LeavingTheQueueFreesItsPlace) {
+  Make(1);
+  ASSERT_TRUE(Add("a", 1).ok());
+  const auto waiting = *Add("a", 1);
+  queue_->Finished(waiting);
+  queue_->Finished(waiting);
+  EXPECT_EQ(queue_->waiting(), 0u);
+  queue_->Finished(started_[0]);
+  EXPECT_EQ(queue_->running(), 0u);
+  EXPECT_EQ(started_.size(), 1u);
+}
+
+}  // namespace
+}  // namespace sluice::cluster

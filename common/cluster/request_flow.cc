@@ -1,0 +1,414 @@
+#include "cluster/request_flow.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/log.h"
+
+namespace sluice::cluster {
+
+using request::FinishReason;
+using request::Phase;
+using request::SampledToken;
+
+// Forwards events of one attempt; those of a flow or attempt that is over go nowhere.
+class RequestFlow::PrefillListener final : public handoff::PrefillEvents {
+ public:
+  PrefillListener(std::weak_ptr<RequestFlow> flow, uint32_t attempt) : flow_(std::move(flow)), attempt_(attempt) {}
+  void OnStarted(uint32_t cached_tokens) override {
+    if (auto flow = Live()) flow->OnPrefillStarted(cached_tokens);
+  }
+  void OnFirstToken(const SampledToken& token, FinishReason finish) override {
+    if (auto flow = Live()) flow->OnFirstToken(token, finish);
+  }
+  void OnEnd(const absl::Status& status, const engine::SequenceStats& stats, uint64_t transferred_bytes) override {
+    if (auto flow = Live()) flow->OnPrefillEnd(status, stats, transferred_bytes);
+  }
+
+ private:
+  std::shared_ptr<RequestFlow> Live() const {
+    auto flow = flow_.lock();
+    return flow != nullptr && flow->attempt_.number == attempt_ && flow->attempt_.prefill_call ? flow : nullptr;
+  }
+  const std::weak_ptr<RequestFlow> flow_;
+  const uint32_t attempt_;
+};
+
+class RequestFlow::DecodeListener final : public handoff::DecodeEvents {
+ public:
+  DecodeListener(std::weak_ptr<RequestFlow> flow, uint32_t attempt) : flow_(std::move(flow)), attempt_(attempt) {}
+  void OnStarted(uint32_t held_tokens, uint64_t /*transferred_bytes*/, absl::string_view /*transport*/) override {
+    if (auto flow = Live()) {
+      if (!flow->attempt_.decision.split) flow->OnPrefillStarted(held_tokens);
+      flow->OnDecodeStarted();
+    }
+  }
+  void OnToken(uint32_t position, const SampledToken& token, FinishReason finish, uint64_t /*logits_hash*/) override {
+    if (auto flow = Live()) flow->OnDecodeToken(position, token, finish);
+  }
+  void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) override {
+    if (auto flow = Live()) flow->OnDecodeEnd(status, stats);
+  }
+
+ private:
+  std::shared_ptr<RequestFlow> Live() const {
+    auto flow = flow_.lock();
+    return flow != nullptr && flow->attempt_.number == attempt_ && flow->attempt_.decode_call ? flow : nullptr;
+  }
+  const std::weak_ptr<RequestFlow> flow_;
+  const uint32_t attempt_;
+};
+
+std::shared_ptr<RequestFlow> RequestFlow::Create(FlowEnvironment& environment, FlowSpec spec, FlowEvents& events) {
+  return std::shared_ptr<RequestFlow>(new RequestFlow(environment, std::move(spec), events));
+}
+
+RequestFlow::RequestFlow(FlowEnvironment& environment, FlowSpec spec, FlowEvents& events)
+    : env_(environment),
+      spec_(std::move(spec)),
+      events_(events),
+      prefill_numerics_(spec_.prefill_numerics),
+      decode_numerics_(spec_.decode_numerics) {}
+
+RequestFlow::~RequestFlow() {
+  if (!IsTerminal(phase_)) DropAttempt();
+}
+
+void RequestFlow::Start() {
+  env_.budget.OnRequest();
+  waiting_since_ = env_.loop.clock().Now();
+  if (spec_.context.deadline != absl::InfiniteFuture()) {
+    deadline_timer_ = env_.loop.RunAt(spec_.context.deadline, [weak = weak_from_this()] {
+      if (auto flow = weak.lock()) {
+        flow->deadline_timer_ = kNoTimer;
+        flow->End(absl::DeadlineExceededError(absl::StrCat("the deadline passed in phase ", PhaseName(flow->phase_),
+                                                           " after ", flow->emitted_.size(), " tokens")));
+      }
+    });
+  }
+  PlaceAgain();
+}
+
+void RequestFlow::Finish(const absl::Status& status) { End(status); }
+
+void RequestFlow::OnWorkerLost(const WorkerId& worker) {
+  if (IsTerminal(phase_) || attempt_.number == 0) return;
+  // The prefill worker is of no more use once the pages are verified and its token is here.
+  const bool prefill_matters = attempt_.prefill_call.has_value() && (!attempt_.prompt_ready || emitted_.empty());
+  if (attempt_.decision.decode == worker || (attempt_.decision.prefill == worker && prefill_matters)) {
+    Fail(worker, absl::UnavailableError(absl::StrCat("worker ", worker.value(), " is gone")));
+  }
+}
+
+void RequestFlow::PlaceAgain() {
+  PlacementQuery query;
+  query.model = spec_.model;
+  query.prompt_tokens = static_cast<uint32_t>(spec_.prompt.size());
+  query.emitted_tokens = tokens_emitted();
+  query.output_tokens = spec_.sampling.max_tokens - std::min(spec_.sampling.max_tokens, tokens_emitted());
+  query.excluded = excluded_;
+  query.affine_prefill = spec_.affine_prefill;
+  query.affine_decode = spec_.affine_decode;
+  query.prefill_numerics = prefill_numerics_;
+  query.decode_numerics = decode_numerics_;
+  env_.place(query, spec_, [weak = weak_from_this()](absl::StatusOr<PlacementDecision> decision) {
+    if (auto flow = weak.lock()) flow->OnPlacement(std::move(decision));
+  });
+}
+
+void RequestFlow::OnPlacement(absl::StatusOr<PlacementDecision> decision) {
+  if (IsTerminal(phase_)) return;
+  if (!decision.ok()) {
+    if (Classify(decision.status()) == FailureKind::kFinal) return End(decision.status());
+    excluded_.clear();  // nobody else is left: those that failed get another chance
+    return WaitForRoom(last_failure_.ok() ? decision.status() : last_failure_);
+  }
+  StartAttempt(*std::move(decision));
+}
+
+void RequestFlow::StartAttempt(PlacementDecision decision) {
+  const WorkerState* decode = env_.directory.Find(decision.decode);
+  const WorkerState* prefill = decision.split ? env_.directory.Find(decision.prefill) : decode;
+  if (decode == nullptr || prefill == nullptr) return WaitForRoom(absl::UnavailableError("the placed worker left"));
+  SetPhase(Phase::kPlaced);
+  attempt_ = Attempt();
+  attempt_.number = ++dispatches_;
+  ++summary_.attempts;
+  attempt_.decision = std::move(decision);
+  summary_.split = attempt_.decision.split;
+  summary_.prefill = attempt_.decision.prefill;
+  summary_.decode = attempt_.decision.decode;
+  if (!announced_) {
+    announced_ = true;
+    prefill_numerics_ = prefill->description.numerics_id;
+    decode_numerics_ = decode->description.numerics_id;
+    summary_.predicted_cached_tokens = attempt_.decision.predicted_cached_tokens;
+    events_.OnPlaced(attempt_.decision, prefill_numerics_, decode_numerics_);
+  }
+  attempt_.prefill_booked = attempt_.decision.split;
+  attempt_.decode_booked = true;
+  if (attempt_.decision.split) env_.directory.Sent(attempt_.decision.prefill, true, spec_.prompt.size());
+  env_.directory.Sent(attempt_.decision.decode, false, spec_.prompt.size());
+  if (!attempt_.decision.split) return StartLocal();
+
+  const WorkerId worker = attempt_.decision.prefill;
+  env_.client.Admit(worker, spec_.context, static_cast<uint32_t>(spec_.prompt.size()),
+                    [weak = weak_from_this(), number = attempt_.number, worker,
+                     client = &env_.client](absl::StatusOr<LeaseId> credit) {
+                      if (auto flow = weak.lock()) {
+                        flow->OnCredit(number, worker, std::move(credit));
+                      } else if (credit.ok()) {
+                        client->ReturnCredit(worker, *credit);
+                      }
+                    });
+}
+
+void RequestFlow::StartLocal() {
+  handoff::DecodeCall call;
+  call.context = spec_.context;
+  call.context.attempt = attempt_.number;
+  call.prompt = spec_.prompt;
+  call.emitted = emitted_;
+  call.sampling = spec_.sampling;
+  SetPhase(Phase::kPrefilling);
+  attempt_.decode_call = env_.client.StartDecode(
+      attempt_.decision.decode, std::move(call), std::make_unique<DecodeListener>(weak_from_this(), attempt_.number));
+}
+
+void RequestFlow::OnCredit(uint32_t attempt, WorkerId worker, absl::StatusOr<LeaseId> credit) {
+  if (IsTerminal(phase_) || attempt != attempt_.number) {
+    if (credit.ok()) env_.client.ReturnCredit(worker, *credit);
+    return;
+  }
+  if (!credit.ok()) return Fail(worker, credit.status());
+  attempt_.credit = *credit;
+  ReservePages();
+}
+
+void RequestFlow::ReservePages() {
+  const WorkerState* holder = env_.directory.Find(attempt_.decision.prefill);
+  if (holder == nullptr) return Fail(attempt_.decision.prefill, absl::UnavailableError("the prefill worker left"));
+  handoff::ReserveCall call;
+  call.context = spec_.context;
+  call.context.attempt = attempt_.number;
+  call.prompt = spec_.prompt;
+  call.emitted_tokens = tokens_emitted();
+  call.max_tokens = spec_.sampling.max_tokens;
+  call.holder = holder->description.incarnation;
+  call.holder_layout_hash = holder->description.layout_hash;
+  call.holder_layout = holder->description.layout;
+  call.holder_numerics_id = holder->description.numerics_id;
+  const WorkerId worker = attempt_.decision.decode;
+  env_.client.Reserve(worker, std::move(call),
+                      [weak = weak_from_this(), number = attempt_.number, worker,
+                       client = &env_.client](absl::StatusOr<v1::Grant> grant) {
+                        if (auto flow = weak.lock()) {
+                          flow->OnGrant(number, worker, std::move(grant));
+                          return;
+                        }
+                        Id128 id;
+                        if (grant.ok() && Id128::FromBytes(grant->lease_id(), &id)) client->Release(worker, LeaseId(id));
+                      });
+}
+
+void RequestFlow::OnGrant(uint32_t attempt, WorkerId worker, absl::StatusOr<v1::Grant> grant) {
+  Id128 id;
+  const bool granted = grant.ok() && Id128::FromBytes(grant->lease_id(), &id);
+  if (IsTerminal(phase_) || attempt != attempt_.number) {
+    if (granted) env_.client.Release(worker, LeaseId(id));
+    return;
+  }
+  if (!grant.ok()) return Fail(worker, grant.status());
+  if (!granted) return Fail(worker, absl::InternalError("the decode worker returned a grant without a lease id"));
+  SetPhase(Phase::kReserved);
+  attempt_.lease = LeaseId(id);
+  StartSplit(*std::move(grant));
+}
+
+void RequestFlow::StartSplit(v1::Grant grant) {
+  handoff::DecodeCall decode;
+  decode.context = spec_.context;
+  decode.context.attempt = attempt_.number;
+  decode.lease = attempt_.lease;
+  decode.emitted = emitted_;
+  decode.sampling = spec_.sampling;
+  handoff::PrefillCall prefill;
+  prefill.context = decode.context;
+  prefill.credit = *attempt_.credit;
+  prefill.prompt = spec_.prompt;
+  prefill.emitted = emitted_;
+  prefill.sampling = spec_.sampling;
+  prefill.grant = std::move(grant);
+  SetPhase(Phase::kPrefilling);
+  // From here on the calls own credit and reservation.
+  attempt_.credit.reset();
+  attempt_.decode_call = env_.client.StartDecode(
+      attempt_.decision.decode, std::move(decode), std::make_unique<DecodeListener>(weak_from_this(), attempt_.number));
+  attempt_.prefill_call =
+      env_.client.StartPrefill(attempt_.decision.prefill, std::move(prefill),
+                               std::make_unique<PrefillListener>(weak_from_this(), attempt_.number));
+}
+
+void RequestFlow::OnPrefillStarted(uint32_t cached_tokens) {
+  // What a later attempt finds cached was computed by an earlier one: only the first report is the user's hit.
+  if (summary_.attempts == 1) summary_.usage.cached_tokens = cached_tokens;
+}
+
+void RequestFlow::OnFirstToken(const SampledToken& token, FinishReason finish) {
+  if (!emitted_.empty()) {
+    return Fail(attempt_.decision.prefill, absl::InternalError("the prefill worker sampled a token that the client has"));
+  }
+  auto early = std::exchange(attempt_.early, {});
+  Emit(token, finish);
+  for (auto& [next, reason] : early) {
+    if (IsTerminal(phase_)) return;
+    Emit(next, reason);
+  }
+}
+
+void RequestFlow::OnPrefillEnd(const absl::Status& status, const engine::SequenceStats& stats,
+                               uint64_t transferred_bytes) {
+  attempt_.prefill_call.reset();
+  Unbook(true);
+  summary_.transferred_bytes += transferred_bytes;
+  if (summary_.attempts > 1) summary_.usage.recomputed_tokens += stats.computed_tokens;
+  // Once the pages are verified elsewhere and the first token is here, the prefill worker has nothing left to say.
+  if (!status.ok() && (!attempt_.prompt_ready || emitted_.empty())) Fail(attempt_.decision.prefill, status);
+}
+
+void RequestFlow::OnDecodeStarted() {
+  attempt_.prompt_ready = true;
+  if (attempt_.decision.split && phase_ < Phase::kVerified) {
+    SetPhase(Phase::kTransferring);
+    SetPhase(Phase::kVerified);
+  }
+  if (phase_ < Phase::kDecoding) SetPhase(Phase::kDecoding);
+}
+
+void RequestFlow::OnDecodeToken(uint32_t position, const SampledToken& token, FinishReason finish) {
+  const uint32_t next = tokens_emitted() + static_cast<uint32_t>(attempt_.early.size());
+  if (emitted_.empty() && attempt_.decision.split) {
+    // The first token is still on its way from the prefill worker.
+    if (position != next + 1) {
+      return Fail(attempt_.decision.decode, absl::InternalError(absl::StrCat("token ", position, " where ", next + 1, " was due")));
+    }
+    if (attempt_.early.size() >= kEarlyTokensMax) {
+      return Fail(attempt_.decision.prefill, absl::InternalError("the prefill worker withholds the first token"));
+    }
+    attempt_.early.emplace_back(token, finish);
+    return;
+  }
+  if (position != next) {
+    return Fail(attempt_.decision.decode, absl::InternalError(absl::StrCat("token ", position, " where ", next, " was due")));
+  }
+  Emit(token, finish);
+}
+
+void RequestFlow::OnDecodeEnd(const absl::Status& status, const engine::SequenceStats& stats) {
+  attempt_.decode_call.reset();
+  attempt_.lease.reset();
+  summary_.usage.recomputed_tokens += stats.recomputed_tokens;
+  if (!status.ok()) return Fail(attempt_.decision.decode, status);
+  // Its last token may be waiting for the first one of the prefill worker.
+  if (attempt_.early.empty()) Fail(attempt_.decision.decode, absl::InternalError("the stream ended without a finish"));
+}
+
+void RequestFlow::Emit(const SampledToken& token, FinishReason finish) {
+  const uint32_t position = tokens_emitted();
+  emitted_.push_back(token.token);
+  failures_ = 0;
+  if (phase_ != Phase::kStreaming) SetPhase(Phase::kStreaming);
+  events_.OnToken(position, token, finish);
+  if (finish != FinishReason::kNone && !IsTerminal(phase_)) End(absl::OkStatus());
+}
+
+void RequestFlow::Fail(const WorkerId& worker, const absl::Status& status) {
+  if (IsTerminal(phase_)) return;
+  const FailureKind kind = Classify(status);
+  if (kind == FailureKind::kFinal) return End(status);
+  last_failure_ = status;
+  DropAttempt();
+  if (kind == FailureKind::kNoRoom && emitted_.empty()) {
+    --summary_.attempts;  // a refusal costs nothing
+    return WaitForRoom(status);
+  }
+  SLUICE_LOG(kInfo) << "attempt failed" << Field("request", spec_.context.request) << Field("attempt", attempt_.number)
+                    << Field("worker", worker) << Field("tokens", emitted_.size()) << Field("status", status.ToString());
+  if (kind == FailureKind::kSuspect) {
+    env_.directory.RecordFailure(worker);
+    excluded_.push_back(worker);
+  }
+  ++failures_;
+  if (emitted_.empty()) {
+    if (summary_.attempts >= env_.retry.attempts_max || !env_.budget.Take()) return End(status);
+  } else {
+    if (summary_.migrations >= env_.retry.migrations_max) return End(status);
+    ++summary_.migrations;
+  }
+  SetPhase(Phase::kPlaced);
+  waiting_since_ = env_.loop.clock().Now();
+  RunAfter(failures_ == 1 ? absl::ZeroDuration() : Backoff(env_.retry, failures_, env_.random),
+           &RequestFlow::PlaceAgain);
+}
+
+void RequestFlow::WaitForRoom(const absl::Status& status) {
+  if (env_.loop.clock().Now() - waiting_since_ >= env_.retry.queue_wait_max) {
+    return End(absl::Status(status.code(), absl::StrCat("waited ", absl::FormatDuration(env_.retry.queue_wait_max),
+                                                        " for a worker: ", status.message())));
+  }
+  RunAfter(Backoff(env_.retry, 0, env_.random), &RequestFlow::PlaceAgain);
+}
+
+void RequestFlow::DropAttempt() {
+  // Resetting first makes the listeners deaf: what the cancelled calls still say is of no interest.
+  const auto prefill_call = std::exchange(attempt_.prefill_call, std::nullopt);
+  const auto decode_call = std::exchange(attempt_.decode_call, std::nullopt);
+  const auto credit = std::exchange(attempt_.credit, std::nullopt);
+  const auto lease = std::exchange(attempt_.lease, std::nullopt);
+  attempt_.early.clear();
+  if (prefill_call) env_.client.CancelCall(*prefill_call);
+  if (decode_call) env_.client.CancelCall(*decode_call);
+  if (credit) env_.client.ReturnCredit(attempt_.decision.prefill, *credit);
+  if (lease) env_.client.Release(attempt_.decision.decode, *lease);
+  Unbook(true);
+  Unbook(false);
+}
+
+void RequestFlow::Unbook(bool prefill) {
+  if (!std::exchange(prefill ? attempt_.prefill_booked : attempt_.decode_booked, false)) return;
+  env_.directory.Finished(prefill ? attempt_.decision.prefill : attempt_.decision.decode, prefill, spec_.prompt.size());
+}
+
+void RequestFlow::End(const absl::Status& status) {
+  if (IsTerminal(phase_)) return;
+  const auto keep_alive = shared_from_this();
+  DropAttempt();
+  if (deadline_timer_ != kNoTimer) env_.loop.Cancel(std::exchange(deadline_timer_, kNoTimer));
+  if (step_timer_ != kNoTimer) env_.loop.Cancel(std::exchange(step_timer_, kNoTimer));
+  if (status.ok()) {
+    env_.directory.RecordSuccess(attempt_.decision.decode);
+    if (attempt_.decision.split) env_.directory.RecordSuccess(attempt_.decision.prefill);
+  }
+  SetPhase(status.ok() ? Phase::kDone : absl::IsCancelled(status) ? Phase::kCancelled : Phase::kFailed);
+  summary_.usage.prompt_tokens = static_cast<uint32_t>(spec_.prompt.size());
+  summary_.usage.completion_tokens = tokens_emitted();
+  events_.OnDone(status, summary_);
+}
+
+void RequestFlow::SetPhase(Phase phase) {
+  SLUICE_DCHECK(phase == phase_ || MayFollow(phase_, phase)) << PhaseName(phase_) << " -> " << PhaseName(phase);
+  phase_ = phase;
+}
+
+void RequestFlow::RunAfter(absl::Duration delay, void (RequestFlow::*step)()) {
+  step_timer_ = env_.loop.RunAt(env_.loop.clock().Now() + delay, [weak = weak_from_this(), step] {
+    if (auto flow = weak.lock()) {
+      flow->step_timer_ = kNoTimer;
+      if (!IsTerminal(flow->phase_)) (flow.get()->*step)();
+    }
+  });
+}
+
+}  // namespace sluice::cluster

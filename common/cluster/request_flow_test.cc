@@ -1,0 +1,360 @@
+// The flow against a scripted cluster: each test says what workers answer, and checks what the client sees and what is given back.
+#include "cluster/request_flow.h"
+
+#include <functional>
+#include <map>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/sim_loop.h"
+
+namespace sluice::cluster {
+namespace {
+
+using request::FinishReason;
+using request::SampledToken;
+
+// Records calls; tests answer them by hand.
+class ScriptedClient final : public WorkerClient {
+ public:
+  struct Prefill {
+    WorkerId worker;
+    handoff::PrefillCall call;
+    std::unique_ptr<handoff::PrefillEvents> events;
+  };
+  struct Decode {
+    WorkerId worker;
+    handoff::DecodeCall call;
+    std::unique_ptr<handoff::DecodeEvents> events;
+  };
+
+  explicit ScriptedClient(Loop& loop) : loop_(loop) {}
+
+  void Admit(const WorkerId& worker, const handoff::CallContext&, uint32_t,
+             absl::AnyInvocable<void(absl::StatusOr<LeaseId>)> done) override {
+    absl::StatusOr<LeaseId> credit = next_admit.ok() ? absl::StatusOr<LeaseId>(NewLease(credits)) : next_admit;
+    admits.push_back(worker);
+    loop_.Post([done = std::move(done), credit = std::move(credit)]() mutable { done(std::move(credit)); });
+  }
+  void ReturnCredit(const WorkerId&, LeaseId credit) override { credits.erase(credit.value()); }
+  void Reserve(const WorkerId& worker, handoff::ReserveCall call,
+               absl::AnyInvocable<void(absl::StatusOr<v1::Grant>)> done) override {
+    absl::StatusOr<v1::Grant> grant = v1::Grant();
+    if (!next_reserve.ok()) {
+      grant = next_reserve;
+    } else {
+      grant->set_lease_id(NewLease(leases).value().ToBytes());
+    }
+    reserves.emplace_back(worker, std::move(call));
+    loop_.Post([done = std::move(done), grant = std::move(grant)]() mutable { done(std::move(grant)); });
+  }
+  void Release(const WorkerId&, LeaseId lease) override { leases.erase(lease.value()); }
+  handoff::CallId StartPrefill(const WorkerId& worker, handoff::PrefillCall call,
+                               std::unique_ptr<handoff::PrefillEvents> events) override {
+    credits.erase(call.credit.value());
+    prefills.push_back({worker, std::move(call), std::move(events)});
+    return Register();
+  }
+  handoff::CallId StartDecode(const WorkerId& worker, handoff::DecodeCall call,
+                              std::unique_ptr<handoff::DecodeEvents> events) override {
+    decodes.push_back({worker, std::move(call), std::move(events)});
+    return Register();
+  }
+  void CancelCall(handoff::CallId call) override { running.erase(call); }
+
+  absl::StatusOr<LeaseId> next_admit = LeaseId();
+  absl::Status next_reserve;
+  std::vector<WorkerId> admits;
+  std::vector<std::pair<WorkerId, handoff::ReserveCall>> reserves;
+  std::vector<Prefill> prefills;
+  std::vector<Decode> decodes;
+  std::set<handoff::CallId> running;
+  std::set<Id128> credits;
+  std::set<Id128> leases;
+
+ private:
+  LeaseId NewLease(std::set<Id128>& held) {
+    const Id128 id{7, ++last_};
+    held.insert(id);
+    return LeaseId(id);
+  }
+  handoff::CallId Register() {
+    const handoff::CallId id(++last_);
+    running.insert(id);
+    return id;
+  }
+  Loop& loop_;
+  uint64_t last_ = 0;
+};
+
+class RecordingEvents final : public FlowEvents {
+ public:
+  void OnPlaced(const PlacementDecision&, Id128, Id128) override { ++placed; }
+  void OnToken(uint32_t position, const SampledToken& token, FinishReason) override {
+    EXPECT_EQ(position, tokens.size());
+    tokens.push_back(token.token);
+  }
+  void OnDone(const absl::Status& result, const FlowSummary& s) override {
+    EXPECT_FALSE(done);
+    done = true;
+    status = result;
+    summary = s;
+  }
+  int placed = 0;
+  std::vector<request::TokenId> tokens;
+  bool done = false;
+  absl::Status status;
+  FlowSummary summary;
+};
+
+class RequestFlowTest : public ::testing::Test {
+ protected:
+  RequestFlowTest() { ShowWorkers({"p0", "p1", "d0", "d1"}); }
+
+  void ShowWorkers(const std::vector<std::string>& names) {
+    std::vector<Directory::Update> view;
+    for (const std::string& name : names) {
+      Directory::Update update;
+      update.description.id = WorkerId(name);
+      update.description.incarnation = Incarnation(1);
+      update.description.role = name[0] == 'p' ? Role::kPrefill : name[0] == 'd' ? Role::kDecode : Role::kBoth;
+      update.description.page_tokens = 32;
+      update.ready = true;
+      view.push_back(update);
+    }
+    directory_.ApplyView(++version_, view, &lost_);
+  }
+
+  std::shared_ptr<RequestFlow> Start(absl::Duration deadline = absl::InfiniteDuration()) {
+    FlowSpec spec;
+    spec.context.request = RequestId("r");
+    spec.context.deadline = world_.Now() + deadline;
+    spec.prompt = {1, 2, 3, 4, 5};
+    spec.sampling.max_tokens = 8;
+    auto flow = RequestFlow::Create(env_, std::move(spec), events_);
+    flow->Start();
+    world_.RunFor(absl::ZeroDuration());
+    return flow;
+  }
+  static SampledToken Token(request::TokenId id) {
+    SampledToken token;
+    token.token = id;
+    return token;
+  }
+  // The last dispatch answers as a healthy pair would, up to `tokens` output tokens in all.
+  void Serve(uint32_t tokens) {
+    auto& prefill = client_.prefills.back();
+    auto& decode = client_.decodes.back();
+    uint32_t position = static_cast<uint32_t>(prefill.call.emitted.size());
+    prefill.events->OnStarted(0);
+    if (position == 0) prefill.events->OnFirstToken(Token(100), FinishReason::kNone), position = 1;
+    decode.events->OnStarted(0, 0, "test");
+    prefill.events->OnEnd(absl::OkStatus(), {}, 64);
+    for (; position < tokens; ++position) {
+      decode.events->OnToken(position, Token(100 + static_cast<int>(position)),
+                             position == 7 ? FinishReason::kLength : FinishReason::kNone, 0);
+    }
+  }
+  void ExpectNothingHeld() {
+    EXPECT_TRUE(client_.credits.empty());
+    EXPECT_TRUE(client_.leases.empty() || !client_.decodes.empty());
+    for (const WorkerState& worker : directory_.Workers()) {
+      EXPECT_EQ(worker.sent_requests, 0u) << worker.description.id;
+      EXPECT_EQ(worker.sent_prefill_tokens + worker.sent_decode_tokens, 0u) << worker.description.id;
+    }
+  }
+  static std::vector<request::TokenId> AllTokens() { return {100, 101, 102, 103, 104, 105, 106, 107}; }
+
+  sluice::testing::SimWorld world_;
+  Loop& loop_ = world_.AddLoop("router");
+  ScriptedClient client_{loop_};
+  Directory directory_{world_.clock(), BreakerOptions{}};
+  uint64_t version_ = 0;
+  std::vector<WorkerId> lost_;
+  SeededRandom random_{3};
+  RetryOptions retry_;
+  RetryBudget budget_{retry_};
+  PlacementOptions placement_;
+  FlowEnvironment env_{loop_, client_, directory_, random_, budget_, retry_,
+                       [this](const PlacementQuery& query, const FlowSpec&, auto done) {
+                         auto decision = Place(placement_, query, directory_.Workers(), random_);
+                         loop_.Post([done = std::move(done), decision = std::move(decision)]() mutable {
+                           done(std::move(decision));
+                         });
+                       }};
+  RecordingEvents events_;
+};
+
+TEST_F(RequestFlowTest, TokensOfBothWorkersFormOneStream) {
+  auto flow = Start();
+  ASSERT_EQ(client_.prefills.size(), 1u);
+  EXPECT_EQ(client_.reserves[0].second.holder, Incarnation(1));
+  EXPECT_EQ(client_.prefills[0].call.grant.lease_id(), client_.decodes[0].call.lease->value().ToBytes());
+  Serve(8);
+  EXPECT_TRUE(events_.done);
+  EXPECT_TRUE(events_.status.ok());
+  EXPECT_EQ(events_.tokens, AllTokens());
+  EXPECT_EQ(events_.summary.usage.completion_tokens, 8u);
+  EXPECT_EQ(events_.placed, 1);
+  ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, DecodeTokensThatOvertakeTheFirstOneWait) {
+  auto flow = Start();
+  client_.decodes[0].events->OnStarted(0, 0, "test");
+  client_.decodes[0].events->OnToken(1, Token(101), FinishReason::kNone, 0);
+  EXPECT_TRUE(events_.tokens.empty());
+  client_.prefills[0].events->OnFirstToken(Token(100), FinishReason::kNone);
+  EXPECT_EQ(events_.tokens, (std::vector<request::TokenId>{100, 101}));
+}
+
+TEST_F(RequestFlowTest, AStreamThatEndsWithItsFirstTokenCancelsTheRest) {
+  auto flow = Start();
+  client_.prefills[0].events->OnFirstToken(Token(2), FinishReason::kStop);
+  EXPECT_TRUE(events_.status.ok() && events_.done);
+  EXPECT_TRUE(client_.running.empty());
+  EXPECT_TRUE(client_.leases.empty());
+  ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, APrefillFailureBeforeTheFirstTokenIsRetriedElsewhere) {
+  auto flow = Start();
+  const WorkerId first = client_.prefills[0].worker;
+  client_.prefills[0].events->OnEnd(absl::UnavailableError("gone"), {}, 0);
+  world_.RunFor(absl::Seconds(1));
+  ASSERT_EQ(client_.prefills.size(), 2u);
+  EXPECT_NE(client_.prefills[1].worker, first);
+  EXPECT_GT(client_.prefills[1].call.context.attempt, client_.prefills[0].call.context.attempt);
+  client_.decodes[0].events->OnToken(1, Token(66), FinishReason::kNone, 0);  // late, of the first attempt
+  Serve(8);
+  EXPECT_EQ(events_.tokens, AllTokens());
+  EXPECT_EQ(events_.summary.attempts, 2u);
+  ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, AStreamContinuesOnAnotherDecodeWorkerAtItsNextPosition) {
+  auto flow = Start();
+  Serve(4);
+  const WorkerId first = client_.decodes[0].worker;
+  client_.decodes[0].events->OnEnd(absl::UnavailableError("killed"), {});
+  world_.RunFor(absl::Seconds(1));
+  ASSERT_EQ(client_.decodes.size(), 2u);
+  EXPECT_NE(client_.decodes[1].worker, first);
+  EXPECT_EQ(client_.decodes[1].call.emitted, (std::vector<request::TokenId>{100, 101, 102, 103}));
+  EXPECT_EQ(client_.prefills[1].call.emitted.size(), 4u);
+  Serve(8);
+  EXPECT_EQ(events_.tokens, AllTokens());
+  EXPECT_TRUE(events_.status.ok());
+  EXPECT_EQ(events_.summary.migrations, 1u);
+  ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, APrefillWorkerThatDiesAfterTheTransferIsNotMissed) {
+  auto flow = Start();
+  client_.prefills[0].events->OnFirstToken(Token(100), FinishReason::kNone);
+  client_.decodes[0].events->OnStarted(0, 0, "test");
+  client_.prefills[0].events->OnEnd(absl::UnavailableError("killed"), {}, 0);
+  EXPECT_EQ(client_.running.size(), 2u);
+  for (uint32_t p = 1; p < 8; ++p) {
+    client_.decodes[0].events->OnToken(p, Token(100 + static_cast<int>(p)),
+                                       p == 7 ? FinishReason::kLength : FinishReason::kNone, 0);
+  }
+  EXPECT_EQ(events_.tokens, AllTokens());
+  EXPECT_EQ(events_.summary.attempts, 1u);
+}
+
+TEST_F(RequestFlowTest, ALostWorkerFailsItsStreamsAtOnce) {
+  auto flow = Start();
+  Serve(3);
+  flow->OnWorkerLost(client_.decodes[0].worker);
+  world_.RunFor(absl::Seconds(1));
+  EXPECT_EQ(client_.decodes.size(), 2u);
+  flow->OnWorkerLost(WorkerId("nobody"));
+  EXPECT_FALSE(events_.done);
+}
+
+TEST_F(RequestFlowTest, RefusalsForLackOfRoomWaitWithoutCountingAsAttempts) {
+  client_.next_admit = absl::ResourceExhaustedError("no credit");
+  auto flow = Start();
+  world_.RunFor(absl::Seconds(5));
+  EXPECT_GT(client_.admits.size(), 10u);
+  EXPECT_FALSE(events_.done);
+  client_.next_admit = LeaseId();
+  client_.next_reserve = absl::ResourceExhaustedError("no pages");
+  world_.RunFor(absl::Seconds(5));
+  EXPECT_TRUE(client_.credits.empty());
+  client_.next_reserve = absl::OkStatus();
+  world_.RunFor(absl::Seconds(1));
+  Serve(8);
+  EXPECT_TRUE(events_.status.ok());
+  EXPECT_EQ(events_.summary.attempts, 1u);
+}
+
+TEST_F(RequestFlowTest, WaitingForRoomEndsAfterTheQueueWait) {
+  client_.next_admit = absl::ResourceExhaustedError("no credit");
+  auto flow = Start();
+  world_.RunFor(absl::Seconds(40));
+  EXPECT_TRUE(events_.done);
+  EXPECT_EQ(events_.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(events_.status.message()), ::testing::HasSubstr("waited 30s"));
+  ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, AttemptsAndMigrationsAreLimited) {
+  auto flow = Start();
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_GT(client_.prefills.size(), i);
+    client_.prefills[i].events->OnEnd(absl::UnavailableError("gone"), {}, 0);
+    world_.RunFor(absl::Seconds(2));
+  }
+  EXPECT_TRUE(events_.done);
+  EXPECT_EQ(events_.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(events_.summary.attempts, 3u);
+  ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, TheRequestsOwnFaultIsNotRetried) {
+  auto flow = Start();
+  client_.prefills[0].events->OnEnd(absl::InvalidArgumentError("bad"), {}, 0);
+  EXPECT_EQ(events_.status.message(), "bad");
+  EXPECT_EQ(client_.prefills.size(), 1u);
+}
+
+TEST_F(RequestFlowTest, CancelAndDeadlineEndEverything) {
+  auto flow = Start();
+  Serve(2);
+  flow->Finish(absl::CancelledError("client left"));
+  EXPECT_TRUE(absl::IsCancelled(events_.status));
+  EXPECT_TRUE(client_.running.size() <= 1u);  // the prefill call had ended by itself
+  ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, TheDeadlineEndsAStream) {
+  auto flow = Start(absl::Seconds(3));
+  Serve(2);
+  world_.RunFor(absl::Seconds(4));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(events_.status));
+  EXPECT_THAT(std::string(events_.status.message()), ::testing::HasSubstr("STREAMING after 2 tokens"));
+  ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, NoWorkersMeansWaitingForThem) {
+  ShowWorkers({});
+  auto flow = Start();
+  world_.RunFor(absl::Seconds(2));
+  EXPECT_FALSE(events_.done);
+  ShowWorkers({"b0"});
+  world_.RunFor(absl::Seconds(1));
+  ASSERT_EQ(client_.decodes.size(), 1u);  // one worker of both roles: local
+  EXPECT_FALSE(client_.decodes[0].call.lease.has_value());
+  EXPECT_EQ(client_.decodes[0].call.prompt.size(), 5u);
+  client_.decodes[0].events->OnStarted(3, 0, "local");
+  client_.decodes[0].events->OnToken(0, Token(100), FinishReason::kStop, 0);
+  EXPECT_TRUE(events_.status.ok());
+  EXPECT_EQ(events_.summary.usage.cached_tokens, 3u);
+}
+
+}  // namespace
+}  // namespace sluice::cluster

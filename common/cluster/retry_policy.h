@@ -1,0 +1,74 @@
+// When a failed attempt is worth another one.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/random.h"
+
+namespace sluice::cluster {
+
+struct RetryOptions {
+  uint32_t attempts_max = 3;    // dispatches before the first token
+  uint32_t migrations_max = 3;  // moves after it
+  absl::Duration backoff_min = absl::Milliseconds(25);
+  absl::Duration backoff_max = absl::Seconds(1);
+  // Longest wait for a worker with room.
+  absl::Duration queue_wait_max = absl::Seconds(30);
+  // Retries may be this share of requests, over a reserve of budget_burst.
+  double budget_ratio = 0.1;
+  double budget_burst = 10;
+};
+
+enum class FailureKind {
+  kFinal,     // the request itself is at fault, or its time is over
+  kNoRoom,    // refused for lack of room: wait and place again; speaks against nobody
+  kRetry,     // worth another try; the worker is not at fault
+  kSuspect,   // worth another try elsewhere; speaks against the worker
+};
+
+// What the status of a call to a worker means for the request.
+inline FailureKind Classify(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kResourceExhausted: return FailureKind::kNoRoom;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kUnimplemented: return FailureKind::kSuspect;
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kCancelled:  // by the worker: it drains, or its peer gave up
+    case absl::StatusCode::kFailedPrecondition: return FailureKind::kRetry;
+    default: return FailureKind::kFinal;
+  }
+}
+
+// Shared by all requests of a router, so that retries cannot multiply an overload. Owned by the router's loop.
+class RetryBudget {
+ public:
+  explicit RetryBudget(const RetryOptions& options)
+      : ratio_(options.budget_ratio), burst_(options.budget_burst), tokens_(options.budget_burst) {}
+  void OnRequest() { tokens_ = std::min(burst_, tokens_ + ratio_); }
+  // Returns false when the budget is used up.
+  bool Take() {
+    if (tokens_ < 1) return false;
+    tokens_ -= 1;
+    return true;
+  }
+
+ private:
+  const double ratio_;
+  const double burst_;
+  double tokens_;
+};
+
+// Full jitter over an exponentially growing range.
+inline absl::Duration Backoff(const RetryOptions& options, uint32_t failures, RandomSource& random) {
+  const absl::Duration cap =
+      std::min(options.backoff_max, options.backoff_min * static_cast<double>(1u << std::min(failures, 16u)));
+  return options.backoff_min / 2 + random.Unit() * cap;
+}
+
+}  // namespace sluice::cluster
