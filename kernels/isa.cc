@@ -1,12 +1,22 @@
 #include "kernels/isa.h"
 
+#include <cpuid.h>
+
 namespace sluice::kernels {
 namespace {
 
+// clang 14 does not know this feature by name.
+bool HasF16c() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
 bool HasAvx2() {
   // __builtin_cpu_supports also asks XGETBV whether the operating system saves the wide registers.
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
 }
 
 bool HasAvx512() {

@@ -71,12 +71,13 @@ inline void LoadPair(const uint8_t* p, int lanes, __m256* first, __m256* second)
 
 // y of `rows` rows of x and one panel. Each element has one accumulator that walks k in order.
 template <WeightFormat format, int rows>
-void Tile(const uint8_t* panel, int64_t pairs, const uint8_t* x, int64_t x_bytes,
-          float (*out)[kPanelRows]) {
+void Tile(const uint8_t* panel, Prefetcher prefetcher, int64_t pairs, const uint8_t* x,
+          int64_t x_bytes, float (*out)[kPanelRows]) {
   constexpr int64_t kPairBytes = 2 * kPanelRows * (format == WeightFormat::kF32 ? 4 : 2);
   __m256 sums[rows][2];
   for (int r = 0; r < rows; ++r) sums[r][0] = sums[r][1] = _mm256_setzero_ps();
   for (int64_t s = 0; s < pairs; ++s, panel += kPairBytes, x += 2 * sizeof(float)) {
+    prefetcher.Step();
     __m256 first[2];
     __m256 second[2];
     for (int lanes = 0; lanes < 2; ++lanes)
@@ -96,8 +97,8 @@ void Tile(const uint8_t* panel, int64_t pairs, const uint8_t* x, int64_t x_bytes
   }
 }
 
-using TileFunction = void (*)(const uint8_t* panel, int64_t pairs, const uint8_t* x,
-                              int64_t x_bytes, float (*out)[kPanelRows]);
+using TileFunction = void (*)(const uint8_t* panel, Prefetcher prefetcher, int64_t pairs,
+                              const uint8_t* x, int64_t x_bytes, float (*out)[kPanelRows]);
 
 template <WeightFormat format>
 void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int64_t panel_begin,
@@ -105,14 +106,19 @@ void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int6
   static constexpr TileFunction kTiles[kMaxTileRows] = {Tile<format, 1>, Tile<format, 2>,
                                                         Tile<format, 3>, Tile<format, 4>};
   const int64_t x_bytes = PreparedRowBytes(ActivationKind::kFloat32, matrix.k);
+  const int64_t pairs = (matrix.k + 1) / 2;
+  const int64_t tiles = (rows + kMaxTileRows - 1) / kMaxTileRows;
   for (int64_t p = panel_begin; p < panel_end; ++p) {
     const int64_t left = matrix.n - p * kPanelRows;
     const size_t outputs = static_cast<size_t>(left < kPanelRows ? left : kPanelRows);
+    const uint8_t* panel = matrix.data + p * matrix.panel_bytes;
+    const int64_t next_bytes = p + 1 < panel_end ? matrix.panel_bytes : 0;
     for (int64_t r = 0; r < rows; r += kMaxTileRows) {
       const int64_t tile = rows - r < kMaxTileRows ? rows - r : kMaxTileRows;
       float out[kMaxTileRows][kPanelRows];
-      kTiles[tile - 1](matrix.data + p * matrix.panel_bytes, (matrix.k + 1) / 2,
-                       prepared + r * x_bytes, x_bytes, out);
+      Prefetcher prefetcher;
+      prefetcher.Plan(panel + matrix.panel_bytes, next_bytes, r / kMaxTileRows, tiles, pairs);
+      kTiles[tile - 1](panel, prefetcher, pairs, prepared + r * x_bytes, x_bytes, out);
       for (int64_t i = 0; i < tile; ++i) {
         std::memcpy(y + (r + i) * y_stride + p * kPanelRows, out[i], outputs * sizeof(float));
       }

@@ -90,8 +90,8 @@ inline int32_t OffsetTerm(const Int8Block& x, int half) {
 
 // y of `rows` rows of x and lanes 8 * lanes .. 8 * lanes + 7 of one panel.
 template <WeightFormat format, int rows>
-inline void HalfTile(const uint8_t* panel, int lanes, int64_t blocks, const uint8_t* x,
-                     int64_t x_bytes, float (*out)[kPanelRows]) {
+inline void HalfTile(const uint8_t* panel, int lanes, Prefetcher prefetcher, int64_t blocks,
+                     const uint8_t* x, int64_t x_bytes, float (*out)[kPanelRows]) {
   constexpr BlockLayout layout = BlockLayoutOf(format);
   constexpr int per_sum = kQuadsPerSum<layout.bits>;
   const __m256i ones = _mm256_set1_epi16(1);
@@ -102,6 +102,7 @@ inline void HalfTile(const uint8_t* panel, int lanes, int64_t blocks, const uint
     const auto block_of = [&](int r) -> const Int8Block& {
       return *reinterpret_cast<const Int8Block*>(x_block + r * x_bytes);
     };
+    prefetcher.Step();
     const uint8_t* codes = panel + layout.scale_bytes;
     __m256i acc[rows];
     __m256i pairs[rows];
@@ -138,8 +139,9 @@ inline void HalfTile(const uint8_t* panel, int lanes, int64_t blocks, const uint
   for (int r = 0; r < rows; ++r) _mm256_storeu_ps(out[r] + lanes * 8, total[r]);
 }
 
-using TileFunction = void (*)(const uint8_t* panel, int lanes, int64_t blocks, const uint8_t* x,
-                              int64_t x_bytes, float (*out)[kPanelRows]);
+using TileFunction = void (*)(const uint8_t* panel, int lanes, Prefetcher prefetcher,
+                              int64_t blocks, const uint8_t* x, int64_t x_bytes,
+                              float (*out)[kPanelRows]);
 
 template <WeightFormat format>
 void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int64_t panel_begin,
@@ -148,15 +150,20 @@ void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int6
                                                         HalfTile<format, 3>, HalfTile<format, 4>};
   const int64_t x_bytes = PreparedRowBytes(ActivationKind::kInt8, matrix.k);
   const int64_t blocks = (matrix.k + kBlock - 1) / kBlock;
+  const int64_t tiles = (rows + kMaxTileRows - 1) / kMaxTileRows;
   for (int64_t p = panel_begin; p < panel_end; ++p) {
     const int64_t left = matrix.n - p * kPanelRows;
     const size_t outputs = static_cast<size_t>(left < kPanelRows ? left : kPanelRows);
+    const uint8_t* panel = matrix.data + p * matrix.panel_bytes;
+    const int64_t next_bytes = p + 1 < panel_end ? matrix.panel_bytes : 0;
     for (int64_t r = 0; r < rows; r += kMaxTileRows) {
       const int64_t tile = rows - r < kMaxTileRows ? rows - r : kMaxTileRows;
       float out[kMaxTileRows][kPanelRows];
       for (int lanes = 0; lanes < 2; ++lanes) {
-        kTiles[tile - 1](matrix.data + p * matrix.panel_bytes, lanes, blocks,
-                         prepared + r * x_bytes, x_bytes, out);
+        Prefetcher prefetcher;
+        prefetcher.Plan(panel + matrix.panel_bytes, next_bytes, r / kMaxTileRows * 2 + lanes,
+                        2 * tiles, blocks);
+        kTiles[tile - 1](panel, lanes, prefetcher, blocks, prepared + r * x_bytes, x_bytes, out);
       }
       for (int64_t i = 0; i < tile; ++i) {
         std::memcpy(y + (r + i) * y_stride + p * kPanelRows, out[i], outputs * sizeof(float));

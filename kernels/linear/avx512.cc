@@ -86,6 +86,7 @@ struct TileArguments {
   float* y;
   int64_t y_stride;
   __mmask16 outputs;  // of the last panel
+  Prefetcher prefetcher;
 };
 
 // y of `rows` rows of x and `panels` panels. Each element has one accumulator that walks k in
@@ -97,11 +98,13 @@ void Tile(const TileArguments& t) {
   for (int r = 0; r < rows; ++r) {
     for (int p = 0; p < panels; ++p) sums[r][p] = _mm512_setzero_ps();
   }
+  Prefetcher prefetcher = t.prefetcher;
   const uint8_t* w = t.panel;
   const uint8_t* x = t.x;
   for (int64_t s = 0; s < t.steps; ++s, w += S::kBytes, x += S::kXBytes) {
     decltype(S::Load(w)) weights[panels];
     for (int p = 0; p < panels; ++p) weights[p] = S::Load(w + p * t.panel_bytes);
+    prefetcher.Step();
     for (int r = 0; r < rows; ++r) {
       const auto broadcast = S::LoadX(x + r * t.x_bytes);
       for (int p = 0; p < panels; ++p) sums[r][p] = S::Add(sums[r][p], weights[p], broadcast);
@@ -135,6 +138,7 @@ void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int6
   static constexpr TileFunction kTiles[kMaxTileRows] = {
       TilePanels<format, 1>, TilePanels<format, 2>, TilePanels<format, 3>, TilePanels<format, 4>,
       TilePanels<format, 5>, TilePanels<format, 6>, TilePanels<format, 7>, TilePanels<format, 8>};
+  const int64_t tiles = (rows + kMaxTileRows - 1) / kMaxTileRows;
   const int64_t widest = rows <= 4 ? 4 : 2;
   TileArguments t;
   t.panel_bytes = matrix.panel_bytes;
@@ -148,8 +152,11 @@ void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int6
     const int64_t left = matrix.n - (p + panels - 1) * kPanelRows;
     t.outputs = static_cast<__mmask16>(left >= 16 ? 0xffff : (1 << left) - 1);
     t.panel = matrix.data + p * matrix.panel_bytes;
+    const int64_t next_bytes = p + 2 * panels <= panel_end ? panels * t.panel_bytes : 0;
     for (int64_t r = 0; r < rows; r += kMaxTileRows) {
       const int64_t tile = rows - r < kMaxTileRows ? rows - r : kMaxTileRows;
+      t.prefetcher.Plan(t.panel + panels * t.panel_bytes, next_bytes, r / kMaxTileRows, tiles,
+                        t.steps);
       t.x = prepared + r * t.x_bytes;
       t.y = y + r * y_stride + p * kPanelRows;
       kTiles[tile - 1](t, static_cast<int>(panels));

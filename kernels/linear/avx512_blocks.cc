@@ -35,8 +35,9 @@ inline __m512i LoadQuad(const uint8_t* codes, int half, int j) {
       quad = _mm512_mask_add_epi8(quad, fifth, quad, _mm512_set1_epi8(16));
     } else if constexpr (bits == 6) {
       const __m512i pairs = _mm512_loadu_si512(high + half * 64);
+      const unsigned place = static_cast<unsigned>(2 * j);
       const __m512i shifted =
-          j < 2 ? _mm512_slli_epi16(pairs, 4 - 2 * j) : _mm512_srli_epi16(pairs, 2 * j - 4);
+          place < 4 ? _mm512_slli_epi16(pairs, 4 - place) : _mm512_srli_epi16(pairs, place - 4);
       // (shifted & 0x30) | quad
       quad = _mm512_ternarylogic_epi32(shifted, _mm512_set1_epi8(0x30), quad, 0xea);
     }
@@ -58,8 +59,8 @@ inline __m512 LoadHalves(const uint8_t* p) {
 
 // y of `rows` rows of x and one panel.
 template <WeightFormat format, int rows>
-void Tile(const uint8_t* panel, int64_t blocks, const uint8_t* x, int64_t x_bytes, float* y,
-          int64_t y_stride, __mmask16 outputs) {
+void Tile(const uint8_t* panel, Prefetcher prefetcher, int64_t blocks, const uint8_t* x,
+          int64_t x_bytes, float* y, int64_t y_stride, __mmask16 outputs) {
   constexpr BlockLayout layout = BlockLayoutOf(format);
   __m512 total[rows];
   for (int r = 0; r < rows; ++r) total[r] = _mm512_setzero_ps();
@@ -68,6 +69,7 @@ void Tile(const uint8_t* panel, int64_t blocks, const uint8_t* x, int64_t x_byte
     const auto block_of = [&](int r) -> const Int8Block& {
       return *reinterpret_cast<const Int8Block*>(x_block + r * x_bytes);
     };
+    prefetcher.Step();
     const uint8_t* codes = panel + layout.scale_bytes;
     __m512i acc[rows];
 #pragma GCC unroll 2
@@ -108,8 +110,9 @@ void Tile(const uint8_t* panel, int64_t blocks, const uint8_t* x, int64_t x_byte
   for (int r = 0; r < rows; ++r) _mm512_mask_storeu_ps(y + r * y_stride, outputs, total[r]);
 }
 
-using TileFunction = void (*)(const uint8_t* panel, int64_t blocks, const uint8_t* x,
-                              int64_t x_bytes, float* y, int64_t y_stride, __mmask16 outputs);
+using TileFunction = void (*)(const uint8_t* panel, Prefetcher prefetcher, int64_t blocks,
+                              const uint8_t* x, int64_t x_bytes, float* y, int64_t y_stride,
+                              __mmask16 outputs);
 
 template <WeightFormat format>
 void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int64_t panel_begin,
@@ -119,13 +122,18 @@ void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int6
       Tile<format, 5>, Tile<format, 6>, Tile<format, 7>, Tile<format, 8>};
   const int64_t x_bytes = PreparedRowBytes(ActivationKind::kInt8, matrix.k);
   const int64_t blocks = (matrix.k + kBlock - 1) / kBlock;
+  const int64_t tiles = (rows + kMaxTileRows - 1) / kMaxTileRows;
   for (int64_t p = panel_begin; p < panel_end; ++p) {
     const int64_t left = matrix.n - p * kPanelRows;
     const __mmask16 outputs = static_cast<__mmask16>(left >= 16 ? 0xffff : (1 << left) - 1);
+    const uint8_t* panel = matrix.data + p * matrix.panel_bytes;
+    const int64_t next_bytes = p + 1 < panel_end ? matrix.panel_bytes : 0;
     for (int64_t r = 0; r < rows; r += kMaxTileRows) {
       const int64_t tile = rows - r < kMaxTileRows ? rows - r : kMaxTileRows;
-      kTiles[tile - 1](matrix.data + p * matrix.panel_bytes, blocks, prepared + r * x_bytes,
-                       x_bytes, y + r * y_stride + p * kPanelRows, y_stride, outputs);
+      Prefetcher prefetcher;
+      prefetcher.Plan(panel + matrix.panel_bytes, next_bytes, r / kMaxTileRows, tiles, blocks);
+      kTiles[tile - 1](panel, prefetcher, blocks, prepared + r * x_bytes, x_bytes,
+                       y + r * y_stride + p * kPanelRows, y_stride, outputs);
     }
   }
 }

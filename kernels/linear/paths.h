@@ -80,6 +80,28 @@ static constexpr BlockLayout BlockLayoutOf(WeightFormat format) {
   return layout;
 }
 
+namespace {  // instruction-set files use it: internal linkage, see kernels/README.md
+
+// Brings the next panels into the cache while the current ones are multiplied. Without it only the
+// first tile of rows of a panel waits for memory, with nothing to do meanwhile.
+struct Prefetcher {
+  const uint8_t* next = nullptr;
+  int64_t bytes_per_step = 0;
+
+  // The share of tile `tile` out of `tiles`, spread over its steps; a few bytes past the end do no
+  // harm.
+  void Plan(const uint8_t* begin, int64_t bytes, int64_t tile, int64_t tiles, int64_t steps) {
+    bytes_per_step = (bytes + tiles * steps - 1) / (tiles * steps);
+    next = begin + tile * steps * bytes_per_step;
+  }
+  void Step() {
+    for (int64_t i = 0; i < bytes_per_step; i += 64) __builtin_prefetch(next + i, 0, 2);
+    next += bytes_per_step;
+  }
+};
+
+}  // namespace
+
 using PrepareFunction = void (*)(ActivationKind kind, const float* x, int64_t rows, int64_t k,
                                  int64_t x_stride, uint8_t* prepared);
 using ForwardFunction = void (*)(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
