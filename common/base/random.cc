@@ -34,18 +34,14 @@ uint64_t SecureRandom::Next64() {
   return value;
 }
 
-uint64_t Mix64(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EBULL;
-  return value ^ (value >> 31);
+CounterNoise::CounterNoise(uint64_t seed, uint32_t choice, uint64_t position) {
+  state_ = Mix64(seed + 0x9E3779B97F4A7C15ULL);
+  state_ = Mix64(state_ ^ (choice + 0xD1B54A32D192ED03ULL));
+  state_ = Mix64(state_ ^ (position * 0x9E3779B97F4A7C15ULL));
 }
 
 double CounterUniform(uint64_t seed, uint32_t choice, uint64_t position, uint64_t lane) {
-  uint64_t state = Mix64(seed + 0x9E3779B97F4A7C15ULL);
-  state = Mix64(state ^ (choice + 0xD1B54A32D192ED03ULL));
-  state = Mix64(state ^ (position * 0x9E3779B97F4A7C15ULL));
-  state = Mix64(state ^ (lane * 0xD6E8FEB86659FD93ULL + 1));
-  return (static_cast<double>(state >> 12) + 0.5) * 0x1.0p-52;
+  return CounterNoise(seed, choice, position).Uniform(lane);
 }
 
 }  // namespace sluice

@@ -37,10 +37,28 @@ class SecureRandom final : public RandomSource {
 };
 
 // Stateless mixing function of SplitMix64.
-uint64_t Mix64(uint64_t value);
+inline uint64_t Mix64(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EBULL;
+  return value ^ (value >> 31);
+}
 
 // Noise for sampling, uniform in (0, 1): depends on nothing but its arguments, so a stream that moves to another worker
 // draws the same numbers. `lane` tells apart draws for the same position (a token id for Gumbel noise).
 double CounterUniform(uint64_t seed, uint32_t choice, uint64_t position, uint64_t lane);
+
+// The same numbers for many lanes of one draw: one mixing step a lane.
+class CounterNoise {
+ public:
+  CounterNoise(uint64_t seed, uint32_t choice, uint64_t position);
+  // CounterUniform(seed, choice, position, lane).
+  double Uniform(uint64_t lane) const {
+    const uint64_t state = Mix64(state_ ^ (lane * 0xD6E8FEB86659FD93ULL + 1));
+    return (static_cast<double>(state >> 12) + 0.5) * 0x1.0p-52;
+  }
+
+ private:
+  uint64_t state_;
+};
 
 }  // namespace sluice
