@@ -113,7 +113,7 @@ StepPlan PlanStep(const SchedulerState& state) {
   if (streams_run) budget = std::min(budget, ChunkTokens(state));
 
   const size_t running_max = std::min(state.limits.batch_max, state.limits.step_tokens_max);
-  bool may_admit = !grants.anyone_lacks;
+  bool may_take_pages = !grants.anyone_lacks;
   for (const Claim& claim : ClaimsInOrder(state)) {
     const SequenceView& view = *claim.view;
     const bool decode = view.remaining == 1;
@@ -124,10 +124,12 @@ StepPlan PlanStep(const SchedulerState& state) {
       budget -= tokens;
       continue;
     }
-    if (!may_admit || state.running.size() + plan.admit.size() >= running_max) continue;
+    if (state.running.size() + plan.admit.size() >= running_max) continue;
     // Nothing grows where nothing runs: a sequence that fills the pool must still be able to start.
-    if (view.blocked || view.pages_missing + growing > grants.available) {
-      if (view.overtaken >= state.limits.overtaken_max) may_admit = false;
+    const bool has_room = view.pages_missing == 0 ||
+                          (may_take_pages && view.pages_missing + growing <= grants.available);
+    if (view.blocked || !has_room) {
+      if (view.overtaken >= state.limits.overtaken_max) may_take_pages = false;
       continue;
     }
     if (!decode && budget == 0) continue;

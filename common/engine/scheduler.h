@@ -71,8 +71,8 @@ struct StepPlan {
 //   Every running decode with pages runs. Prompts share what is left of step_tokens_max, first come first served within a
 //   priority; while streams run, no more prompt tokens than fit into itl_target beside a decode step.
 //   A waiting sequence is admitted when all its pages and a page of growth for every running stream are available. One that
-//   lacks pages is passed over, up to overtaken_max times; then nobody passes it. While a running stream lacks a page,
-//   nobody is admitted.
+//   lacks pages is passed over, up to overtaken_max times; then nobody takes pages before it. While a running sequence
+//   lacks a page, only those are admitted that lack none.
 //   A running sequence that lacks pages takes them from those ranked below it: borrowers first, then lower priority, then
 //   the youngest; never from one that was readmitted and has made no progress. If that does not suffice it waits, holding
 //   its pages. The best-ranked sequence is preempted by nobody, and a readmitted one holds all pages for its next token, so

@@ -1,0 +1,183 @@
+// Who gets pages: admission, growth, preemption, and what is published for reuse.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/engine_impl.h"
+#include "kernels/page_tag/page_tag.h"
+
+namespace sluice::engine {
+namespace {
+
+bool TagMatches(const kv::PageLease& page) {
+  const auto* data = reinterpret_cast<const std::byte*>(page.data());
+  const uint64_t generation = page.ref().generation.value();
+  return kernels::FirstTagMismatch(&data, &generation, 1) < 0;
+}
+
+}  // namespace
+
+std::vector<BatchEntry> EngineImpl::Schedule() {
+  for (Sequence* sequence : waiting_) sequence->blocked = false;
+  StepPlan plan;
+  // Every round preempts, admits or blocks somebody, so there are at most as many as there are sequences.
+  for (;;) {
+    plan = PlanStep(StateForPlan());
+    if (!plan.preempt.empty()) {
+      ApplyPreemptions(plan.preempt);
+    } else if (!plan.admit.empty()) {
+      ApplyAdmissions(plan.admit);
+    } else {
+      break;
+    }
+  }
+  std::vector<BatchEntry> batch;
+  for (const StepPlan::Run& run : plan.run) {
+    Sequence* sequence = running_[run.sequence];
+    // Another loop may have taken the pages meanwhile; the sequence then sits out this step.
+    if (AllocateMissing(*sequence)) batch.push_back({sequence, run.tokens, -1});
+  }
+  return batch;
+}
+
+SchedulerState EngineImpl::StateForPlan() const {
+  SchedulerState state;
+  state.limits.step_tokens_max = options_.step_tokens_max;
+  state.limits.batch_max = options_.batch_max;
+  state.limits.itl_target = options_.itl_target;
+  state.pages_available = PagesAvailable();
+  state.prefill_tokens_per_s = rates_.prefill_tokens_per_s();
+  state.decode_step = rates_.decode_step();
+  for (const Sequence* sequence : running_) state.running.push_back(sequence->View());
+  for (const Sequence* sequence : waiting_) {
+    SequenceView view = sequence->View();
+    if (sequence->page_count() > 0) {
+      // It came with its pages: what it lacks it gets like any running sequence, and waiting would not free a page.
+      view.pages_missing = 0;
+    } else if (view.pages_missing + running_.size() > state.pages_available) {
+      // Only where pages are scarce is it worth knowing how many the index holds already. Whether those are counted as
+      // available too is seen at admission.
+      view.pages_missing -= static_cast<uint32_t>(index_.Count(ReusableKeys(*sequence)));
+    }
+    state.waiting.push_back(view);
+  }
+  return state;
+}
+
+// At least one token is always computed: its logits are wanted.
+absl::Span<const kv::BlockKey> EngineImpl::ReusableKeys(const Sequence& sequence) const {
+  const size_t blocks = (sequence.tokens().size() - 1) / model_.info().layout.page_tokens();
+  return absl::MakeConstSpan(sequence.keys).subspan(0, std::min(blocks, sequence.keys.size()));
+}
+
+void EngineImpl::ApplyPreemptions(const std::vector<size_t>& indices) {
+  std::vector<Sequence*> victims;
+  for (size_t index : indices) victims.push_back(running_[index]);
+  for (Sequence* victim : victims) Preempt(*victim);
+}
+
+void EngineImpl::ApplyAdmissions(const std::vector<size_t>& indices) {
+  std::vector<Sequence*> chosen;
+  for (size_t index : indices) chosen.push_back(waiting_[index]);
+  for (Sequence* sequence : chosen) {
+    if (!Admit(*sequence)) sequence->blocked = true;
+  }
+}
+
+bool EngineImpl::Admit(Sequence& sequence) {
+  if (sequence.page_count() == 0) {
+    sequence.AdoptPrefix(FindPrefix(sequence));
+    if (!AllocateMissing(sequence)) {
+      sequence.DropPages();
+      return false;
+    }
+  }
+  for (Sequence* other : waiting_) {
+    const bool before = other->spec().priority > sequence.spec().priority ||
+                        (other->spec().priority == sequence.spec().priority && other->arrival() < sequence.arrival());
+    if (before) ++other->overtaken;
+  }
+  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &sequence));
+  running_.push_back(&sequence);
+  sequence.running = true;
+  sequence.readmitted = sequence.stats.preemptions > 0;
+  sequence.overtaken = 0;
+  Start(sequence);
+  return true;
+}
+
+void EngineImpl::Start(Sequence& sequence) {
+  if (!sequence.started) {
+    sequence.started = true;
+    if (sequence.spec().kind != SequenceKind::kDecode) {
+      sequence.stats.cached_tokens = std::min(sequence.computed(), sequence.prompt_tokens());
+    }
+    events_.OnStarted(sequence.id(), sequence.stats.cached_tokens);
+  }
+  const uint32_t final_blocks = sequence.FinalBlocks(sequence.computed());
+  ReportPages(sequence, final_blocks, 0, model_.info().layers, events_);
+  sequence.reported = std::max(sequence.reported, final_blocks);
+  Publish(sequence, /*with_output=*/false);
+}
+
+// A page that was overwritten after it was indexed must not hurt everybody who has the same prompt.
+std::vector<kv::PageLease> EngineImpl::FindPrefix(const Sequence& sequence) {
+  std::vector<kv::PageLease> pages = index_.Find(ReusableKeys(sequence));
+  for (size_t i = 0; i < pages.size(); ++i) {
+    if (!TagMatches(pages[i])) {
+      pages.erase(pages.begin() + static_cast<std::ptrdiff_t>(i), pages.end());
+      break;
+    }
+  }
+  return pages;
+}
+
+void EngineImpl::Preempt(Sequence& sequence) {
+  ++sequence.stats.preemptions;
+  if (sequence.spec().kind == SequenceKind::kDecode && !options_.may_recompute_prompts) {
+    Finish(sequence, absl::AbortedError("preempted; the prompt cannot be recomputed here"));
+    return;
+  }
+  // Published pages can be evicted like free ones, but as long as nobody needs them they need not be computed again.
+  Publish(sequence, /*with_output=*/true);
+  sequence.DropPages();
+  sequence.running = false;
+  sequence.blocked = true;
+  running_.erase(std::find(running_.begin(), running_.end(), &sequence));
+  const auto place = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [&](const Sequence* other) { return other->arrival() > sequence.arrival(); });
+  waiting_.insert(place, &sequence);
+}
+
+bool EngineImpl::AllocateMissing(Sequence& sequence) {
+  const uint32_t missing = sequence.PagesMissing();
+  if (missing == 0) return true;
+  // Asked first, because an allocation that fails may have evicted the cache for nothing.
+  if (missing > PagesAvailable()) return false;
+  absl::StatusOr<std::vector<kv::PageLease>> pages =
+      pool_.Allocate(missing, Id128{0, sequence.id().value()}, sequence.spec().tenant);
+  if (!pages.ok()) return false;
+  sequence.AddPages(*std::move(pages));
+  return true;
+}
+
+void EngineImpl::Publish(Sequence& sequence, bool with_output) {
+  const uint32_t full = sequence.FullBlocks();
+  if (sequence.keys.empty() && !(with_output && sequence.spec().domain.has_value())) return;
+  if (with_output && full > sequence.keys.size()) {
+    sequence.keys = KeysOf(sequence.spec(), absl::MakeConstSpan(sequence.tokens()).subspan(0, sequence.computed()));
+  }
+  const auto end = std::min(full, static_cast<uint32_t>(sequence.keys.size()));
+  for (uint32_t block = sequence.published; block < end; ++block) {
+    const kv::BlockKey parent = block == 0 ? kv::BlockKey() : sequence.keys[block - 1];
+    index_.Insert(sequence.keys[block], parent, sequence.page(block), sequence.spec().tenant);
+  }
+  sequence.published = std::max(sequence.published, end);
+}
+
+uint64_t EngineImpl::PagesAvailable() const {
+  const kv::PageCounts counts = pool_.counts();
+  return counts.free + counts.cached;
+}
+
+}  // namespace sluice::engine
