@@ -62,18 +62,27 @@ struct Step<WeightFormat::kF16> : Step<WeightFormat::kF32> {
   }
 };
 
+// Pairs of bf16 are widened to float32: vdpbf16ps would need x in bf16, whose error (2^-9) moves
+// values over the rounding steps of an FP8 cache and costs more than the cache's own rounding may.
 template <>
 struct Step<WeightFormat::kBf16> {
   static constexpr int64_t kBytes = 64;
-  static constexpr int64_t kXBytes = 4;
-  static __m512i Load(const uint8_t* p) { return _mm512_loadu_si512(p); }
-  static __m512i LoadX(const uint8_t* x) {
-    int32_t pair;
-    std::memcpy(&pair, x, sizeof(pair));
-    return _mm512_set1_epi32(pair);
+  static constexpr int64_t kXBytes = 8;
+  struct Pair {
+    __m512 first;
+    __m512 second;
+  };
+  static Pair Load(const uint8_t* p) {
+    const __m512i pairs = _mm512_loadu_si512(p);
+    const __m512i odd = _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)), _mm512_castsi512_ps(odd)};
   }
-  static __m512 Add(__m512 sum, __m512i w, __m512i x) {
-    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
+  static Pair LoadX(const uint8_t* x) {
+    const float* pair = reinterpret_cast<const float*>(x);
+    return {_mm512_set1_ps(pair[0]), _mm512_set1_ps(pair[1])};
+  }
+  static __m512 Add(__m512 sum, const Pair& w, const Pair& x) {
+    return _mm512_fmadd_ps(w.second, x.second, _mm512_fmadd_ps(w.first, x.first, sum));
   }
 };
 
@@ -173,6 +182,8 @@ void Prepare(ActivationKind kind, const float* x, int64_t rows, int64_t k, int64
     switch (kind) {
       case ActivationKind::kFloat32:
         std::memcpy(prepared, x, static_cast<size_t>(k) * sizeof(float));
+        // Kernels read k in pairs.
+        std::memset(prepared + k * 4, 0, static_cast<size_t>(row_bytes - k * 4));
         break;
       case ActivationKind::kBf16:
         RoundRow(x, k, prepared);

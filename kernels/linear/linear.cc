@@ -11,10 +11,8 @@ ActivationKind KindOf(IsaPath path, WeightFormat format) {
   switch (format) {
     case WeightFormat::kF32:
     case WeightFormat::kF16:
-      return ActivationKind::kFloat32;
-    // AVX2 has no bf16 product: it widens the weights and has no reason to round x.
     case WeightFormat::kBf16:
-      return path == IsaPath::kAvx512 ? ActivationKind::kBf16 : ActivationKind::kFloat32;
+      return ActivationKind::kFloat32;
     default:
       return ActivationKind::kInt8;
   }
