@@ -62,6 +62,7 @@ class HandoffSource {
     FaultInjector* faults = nullptr;
   };
   HandoffSource(const SourceOptions& options, const Dependencies& dependencies);
+  // Drops all pins without an event. The loop must have stopped.
   ~HandoffSource();
 
   // Accepts a grant for a prompt of `prompt_tokens` tokens, connects, and tells the taker where its renewals go.
@@ -85,24 +86,23 @@ class HandoffSource {
 
  private:
   struct Transfer;
-  struct Outgoing;
 
   Transfer* Find(LeaseId lease);
   Transfer* FindReleased(transport::EndpointId from, LeaseId lease);
-  absl::Status CheckGrant(const v1::Grant& grant, uint32_t prompt_tokens) const;
+  absl::Status CheckGrant(const v1::Grant& grant, uint32_t prompt_tokens, LeaseId* lease) const;
   absl::StatusOr<transport::EndpointId> ConnectTaker(const v1::Grant& grant);
   void Remember(LeaseId lease);
   absl::Status QueuePieces(Transfer& transfer, const engine::FinalPage& page, uint32_t layer_begin, uint32_t layer_end);
+  void Enqueue(Transfer& transfer, v1::Piece piece);
   void Flush(Transfer& transfer);
-  absl::Status SendNext(Transfer& transfer);
   absl::Status SendOffer(Transfer& transfer);
   absl::Status SendCommit(Transfer& transfer);
-  void ArmExpiry(Transfer& transfer);
-  void OnExpired(LeaseId lease);
-  // Ends the transfer for the worker; `release` says that nobody reads its pages any more.
-  void End(Transfer& transfer, const absl::Status& status, bool release);
-  void Erase(LeaseId lease);
   void SendWithdrawn(Transfer& transfer, absl::string_view reason);
+  void SendReleasedAck(transport::EndpointId to, const v1::Released& released);
+  void ArmExpiry(Transfer& transfer);
+  // Ends the transfer for the worker, if it has not ended. `release`: nobody reads its pages any more.
+  void End(LeaseId lease, const absl::Status& status, bool release);
+  void Erase(LeaseId lease);
 
   const SourceOptions options_;
   const Dependencies deps_;

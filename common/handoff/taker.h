@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -74,7 +75,7 @@ class HandoffTaker {
   using LandedCallback = absl::AnyInvocable<void(absl::StatusOr<LandedSequence>)>;
 
   HandoffTaker(const TakerOptions& options, const Dependencies& dependencies);
-  // Drops all reservations without calling back; closes connections with reads under way.
+  // Drops all reservations without calling back; closes connections with reads under way. The loop must have stopped.
   ~HandoffTaker();
 
   // Takes pages for the prompt and the first growth step, less the blocks that are here already. The lease counts from now.
@@ -103,15 +104,78 @@ class HandoffTaker {
  private:
   struct Reservation;
   struct Piece;
-  struct Fetch;
-  struct Quarantined;
-  struct Releasing;
+  // Pages that wait for reads to end. Shared by those reads; the last one gives the pages back.
+  struct Quarantined {
+    kv::PagePool::Quarantine ticket;
+    MoveCounters& counters;
+    uint64_t pages;
+    ~Quarantined() { counters.quarantined_now -= pages; }
+  };
+  // One read under way.
+  struct Fetch {
+    LeaseId lease;
+    size_t piece = 0;  // index in its reservation
+    transport::EndpointId endpoint;
+    std::shared_ptr<Quarantined> quarantined;  // set once nobody wants the result
+  };
+  // A release that is repeated until the holder has acknowledged it.
+  struct Releasing {
+    transport::EndpointId holder;
+    std::string message;
+    absl::Time until;
+    absl::Duration interval;
+    TimerId timer = kNoTimer;
+  };
+
+  Reservation* Find(LeaseId lease);
+  absl::Time Now() const { return deps_.loop.clock().Now(); }
+
+  // Reservations (taker.cc).
+  absl::Status CheckReserve(const ReserveCall& call) const;
+  absl::StatusOr<std::unique_ptr<Reservation>> TakePages(const ReserveCall& call, LeaseId lease);
+  v1::Grant MakeGrant(const Reservation& reservation) const;
+  void MaybeLand(Reservation& reservation);
+  absl::Status CheckComplete(const Reservation& reservation) const;
+  // Bytes of all pages that are not held: every layer of every block, each once.
+  uint64_t MoveBytes(const Reservation& reservation) const;
+  void Deliver(Reservation& reservation);
+  // Ends a reservation that will not be used. `tell`: the holder can be told.
+  void Drop(LeaseId lease, const absl::Status& status, bool tell);
+  void QuarantineReads(Reservation& reservation);
+
+  // Leases (taker_lease.cc).
+  absl::Duration LeaseSpan() const { return options_.lease * (1.0 - options_.drift_margin); }
+  bool LeaseHeld(const Reservation& reservation) const;
+  void Lapse(LeaseId lease);
+  void ArmLease(Reservation& reservation);
+  void ArmRenewal(Reservation& reservation, absl::Time at);
+  void Renew(Reservation& reservation);
+  void SendReleased(const Reservation& reservation, v1::Released::Outcome outcome, absl::string_view reason);
+  void RepeatReleased(LeaseId lease);
+  void AnswerUnknown(transport::EndpointId from, absl::string_view lease_bytes, LeaseId lease, uint64_t holder);
+
+  // Pieces (taker_pieces.cc).
+  template <typename Message>
+  Reservation* FindAddressee(transport::EndpointId from, const Message& message);
+  absl::Status CheckOffer(const Reservation& reservation, const v1::Offer& offer,
+                          absl::Span<const uint8_t> payload) const;
+  absl::Status AcceptPiece(Reservation& reservation, const v1::Piece& piece, bool* duplicate);
+  absl::Status CheckCommit(const Reservation& reservation, const v1::Commit& commit) const;
+  absl::Span<uint8_t> PieceMemory(const Reservation& reservation, const Piece& piece) const;
+  void StartFetches();
+  // Returns false when the transport takes no more just now.
+  bool StartFetch(LeaseId lease, size_t piece);
+  // A piece's bytes are here. False if the reservation was dropped.
+  bool FinishPiece(Reservation& reservation, size_t piece);
 
   const TakerOptions options_;
   const Dependencies deps_;
+  // Ordered: whatever iterates must do so in the same order in every run of a simulation.
   absl::btree_map<LeaseId, std::unique_ptr<Reservation>> reservations_;
   absl::btree_map<transport::FetchId, Fetch> fetches_;
   absl::btree_map<LeaseId, Releasing> releasing_;
+  std::deque<std::pair<LeaseId, size_t>> wanted_;  // pieces not yet being read
+  TimerId retry_timer_ = kNoTimer;
 };
 
 }  // namespace sluice::handoff
