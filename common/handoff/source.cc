@@ -49,7 +49,7 @@ absl::Status HandoffSource::CheckGrant(const v1::Grant& grant, uint32_t prompt_t
     return absl::InvalidArgumentError(
         absl::StrCat("grant: the taker holds ", grant.held().blocks(), " blocks of a prompt of ", pages));
   }
-  if (served_.contains(*lease)) {
+  if (served_.contains(*lease) || transfers_.contains(*lease)) {
     return absl::AlreadyExistsError(absl::StrCat("lease ", lease->value().ToHex(), " was served before"));
   }
   if (transfers_.size() >= options_.transfers_max) {

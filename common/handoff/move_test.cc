@@ -1,0 +1,707 @@
+// Source and taker together on a simulated network: what a healthy move does, and every way in which one ends early.
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "handoff/move_test_support.h"
+
+namespace sluice::handoff {
+namespace {
+
+using Landed = std::optional<absl::StatusOr<LandedSequence>>;
+
+// One move from grant to landing; content and counters are for the test to look at.
+struct Move {
+  v1::Grant grant;
+  LeaseId lease;
+  Landed result;
+};
+
+void Begin(MoveTest& test, uint32_t tokens, Move* move, uint64_t seed = 7) {
+  const absl::StatusOr<v1::Grant> grant = test.Reserve(test.Call(test.Prompt(tokens, seed)));
+  ASSERT_TRUE(grant.ok()) << grant.status();
+  move->grant = *grant;
+  move->lease = MoveTest::LeaseOf(*grant);
+  ASSERT_TRUE(test.Open(*grant, tokens).ok());
+  test.Attach(move->lease, &move->result);
+}
+
+void Compute(MoveTest& test, uint32_t tokens, const Move& move, uint64_t seed = 7) {
+  test.On(test.p, [&] { test.ComputeAndOffer(move.lease, seed, tokens, move.grant.held().blocks()); });
+}
+
+void ExpectContent(const MoveTest& test, const Move& move, uint64_t seed = 7) {
+  ASSERT_TRUE(move.result.has_value());
+  ASSERT_TRUE(move.result->ok()) << move.result->status();
+  const LandedSequence& landed = **move.result;
+  const uint32_t blocks = test.d.pool->layout().PagesFor(static_cast<uint32_t>(landed.prompt.size()));
+  ASSERT_GE(landed.pages.size(), blocks);
+  for (uint32_t block = 0; block < blocks; ++block) {
+    EXPECT_TRUE(test.Holds(landed.pages[block], seed, block)) << "block " << block;
+  }
+}
+
+// After everything has ended, no page of either pool is held by anybody.
+void ExpectNothingHeld(MoveTest& test, Move* move) {
+  move->result.reset();
+  test.world.RunFor(test.options.lease * 3);
+  EXPECT_EQ(test.p.PagesHeld(), 0u);
+  EXPECT_EQ(test.d.PagesHeld(), 0u);
+  EXPECT_EQ(test.p.source->transfers(), 0u);
+  EXPECT_EQ(test.d.taker->reservations(), 0u);
+  EXPECT_EQ(test.d.taker->fetches_outstanding(), 0u);
+  EXPECT_EQ(test.d.counters.quarantined_now, 0u);
+}
+
+class MoveKinds : public ::testing::TestWithParam<std::tuple<bool, DigestMode, uint32_t>> {};
+
+TEST_P(MoveKinds, BytesArriveAsTheyWereAndCountersAgree) {
+  MoveOptions options;
+  options.true_get = std::get<0>(GetParam());
+  options.digests = std::get<1>(GetParam());
+  if (!options.true_get) options.message_bytes_max = 4096;  // less than a page: pieces are cut
+  const uint32_t tokens = std::get<2>(GetParam());
+  MoveTest test(options);
+  Move move;
+  Begin(test, tokens, &move);
+  Compute(test, tokens, move);
+  test.world.RunFor(absl::Seconds(1));
+  ExpectContent(test, move);
+  const LandedSequence& landed = **move.result;
+  EXPECT_EQ(landed.prompt, test.Prompt(tokens, 7));
+  EXPECT_EQ(landed.context.attempt, 3u);
+  ASSERT_TRUE(landed.first.has_value());
+  EXPECT_EQ(landed.first->token, 7);
+  const kv::PageLayout& layout = test.p.pool->layout();
+  EXPECT_EQ(landed.bytes, uint64_t{layout.PagesFor(tokens)} * layout.PieceRange(0, options.layers).bytes);
+  // A sequence's pages carry its lease as owner, and generations of this pool: the header never travels.
+  for (const kv::PageLease& page : landed.pages) {
+    kv::PageHeader header;
+    memcpy(&header, page.data(), sizeof(header));
+    EXPECT_EQ(header.generation, page.ref().generation.value());
+    EXPECT_EQ((Id128{header.owner_high, header.owner_low}), move.lease.value());
+  }
+  ASSERT_EQ(test.p.ended.size(), 1u);
+  EXPECT_TRUE(test.p.ended[move.lease].first.ok()) << test.p.ended[move.lease].first;
+  EXPECT_EQ(test.p.ended[move.lease].second, landed.bytes);
+  EXPECT_EQ(test.p.counters.bytes_sent, landed.bytes);
+  EXPECT_EQ(test.d.counters.bytes_received, landed.bytes);
+  EXPECT_EQ(test.p.counters.pieces_sent, test.d.counters.pieces_received);
+  EXPECT_EQ(test.p.counters.transfers_completed, 1u);
+  EXPECT_EQ(test.d.counters.transfers_completed, 1u);
+  for (const MoveCounters* counters : {&test.p.counters, &test.d.counters}) {
+    EXPECT_EQ(counters->stale_messages + counters->duplicate_messages + counters->invalid_messages, 0u);
+    EXPECT_EQ(counters->transfers_failed + counters->digest_failures + counters->lease_expiries, 0u);
+  }
+  EXPECT_EQ(test.p.PagesHeld(), 0u) << "the release unpins at once, not at the end of the lease";
+  ExpectNothingHeld(test, &move);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MoveKinds,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(DigestMode::kOff, DigestMode::kSampled,
+                                                              DigestMode::kFull),
+                                            ::testing::Values(1u, 15u, 16u, 17u, 100u)));
+
+// Publishes the prompt's full blocks on the taker, as a decode worker's engine does.
+void HoldBlocks(MoveTest& test, const std::vector<request::TokenId>& prompt, uint32_t blocks, uint64_t seed) {
+  const kv::KeyContext context{TestId(1), TestId(2), test.d.pool->layout().hash(), ""};
+  const std::vector<kv::BlockKey> keys =
+      kv::BlockKeys(*test.Call(prompt).context.domain, context, prompt, kTestPageTokens);
+  std::vector<kv::PageLease> pages = *test.d.pool->Allocate(blocks, TestId(9), TenantId("t"));
+  for (uint32_t block = 0; block < blocks; ++block) {
+    test.Write(pages[block], seed, block);
+    test.d.index->Insert(keys[block], block == 0 ? kv::BlockKey() : keys[block - 1], pages[block], TenantId("t"));
+  }
+}
+
+TEST(Move, OnlyWhatTheTakerDoesNotHoldIsMoved) {
+  MoveTest test;
+  HoldBlocks(test, test.Prompt(40, 7), 2, 7);
+  Move move;
+  Begin(test, 40, &move);
+  EXPECT_EQ(move.grant.held().blocks(), 2u);
+  Compute(test, 40, move);
+  test.world.RunFor(absl::Seconds(1));
+  ExpectContent(test, move);
+  EXPECT_EQ((*move.result)->held_tokens, 32u);
+  EXPECT_EQ((*move.result)->bytes, test.p.pool->layout().PieceRange(0, 4).bytes);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, AMoveWithoutPiecesIsAFullTransaction) {
+  MoveTest test;
+  HoldBlocks(test, test.Prompt(32, 7), 2, 7);
+  Move move;
+  Begin(test, 32, &move);
+  EXPECT_EQ(move.grant.held().blocks(), 2u);
+  EXPECT_FALSE(move.result.has_value());
+  Compute(test, 32, move);
+  test.world.RunFor(absl::Seconds(1));
+  ExpectContent(test, move);
+  EXPECT_EQ((*move.result)->bytes, 0u);
+  EXPECT_TRUE(test.p.ended[move.lease].first.ok());
+  EXPECT_EQ(test.d.counters.transfers_completed, 1u);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, BlocksOfOtherNumericsOrWithoutADomainAreNotUsed) {
+  MoveTest test;
+  HoldBlocks(test, test.Prompt(40, 7), 2, 7);
+  ReserveCall call = test.Call(test.Prompt(40, 7));
+  call.holder_numerics_id = TestId(99);
+  absl::StatusOr<v1::Grant> grant = test.Reserve(call);
+  ASSERT_TRUE(grant.ok());
+  EXPECT_EQ(grant->held().blocks(), 0u);
+  call = test.Call(test.Prompt(40, 7));
+  call.context.domain.reset();
+  grant = test.Reserve(call);
+  ASSERT_TRUE(grant.ok());
+  EXPECT_EQ(grant->held().blocks(), 0u);
+}
+
+TEST(Move, WhatIsLandedWaitsOneLeaseForItsCall) {
+  MoveTest test;
+  Move move;
+  const absl::StatusOr<v1::Grant> grant = test.Reserve(test.Call(test.Prompt(20, 7)));
+  move.grant = *grant;
+  move.lease = MoveTest::LeaseOf(*grant);
+  ASSERT_TRUE(test.Open(*grant, 20).ok());
+  Compute(test, 20, move);
+  test.world.RunFor(test.options.lease * 0.9);
+  EXPECT_EQ(test.d.counters.transfers_completed, 1u);
+  test.Attach(move.lease, &move.result);
+  ExpectContent(test, move);
+
+  Move late;
+  const absl::StatusOr<v1::Grant> second = test.Reserve(test.Call(test.Prompt(20, 8)));
+  late.grant = *second;
+  late.lease = MoveTest::LeaseOf(*second);
+  ASSERT_TRUE(test.Open(*second, 20).ok());
+  Compute(test, 20, late, 8);
+  test.world.RunFor(test.options.lease * 1.1);
+  test.Attach(late.lease, &late.result);
+  ASSERT_TRUE(late.result.has_value());
+  EXPECT_TRUE(absl::IsNotFound(late.result->status()));
+  EXPECT_EQ(test.d.counters.lease_expiries, 1u);
+  move.result.reset();
+  ExpectNothingHeld(test, &late);
+}
+
+TEST(Move, ASecondCallForALeaseIsRefused) {
+  MoveTest test;
+  Move move;
+  Begin(test, 20, &move);
+  Landed second;
+  test.Attach(move.lease, &second);
+  ASSERT_TRUE(second.has_value());
+  EXPECT_TRUE(absl::IsAlreadyExists(second->status()));
+  Compute(test, 20, move);
+  test.world.RunFor(absl::Seconds(1));
+  ExpectContent(test, move);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, RenewalsCarryALongPrefill) {
+  MoveTest test;
+  Move move;
+  Begin(test, 40, &move);
+  test.world.RunFor(test.options.lease * 6);
+  EXPECT_FALSE(move.result.has_value());
+  Compute(test, 40, move);
+  test.world.RunFor(absl::Seconds(1));
+  ExpectContent(test, move);
+  EXPECT_EQ(test.d.counters.lease_expiries + test.p.counters.lease_expiries, 0u);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, WithoutAcknowledgementTheTakersLeaseEndsFirst) {
+  MoveTest test;
+  test.p.tap->on_send = [](v1::MoveMessage& message, auto&) { return message.has_renew_ack() ? 0 : 1; };
+  Move move;
+  Begin(test, 20, &move);
+  test.world.RunFor(test.options.lease);
+  ASSERT_TRUE(move.result.has_value());
+  EXPECT_TRUE(absl::IsAborted(move.result->status())) << move.result->status();
+  EXPECT_EQ(test.d.counters.lease_expiries, 1u);
+  EXPECT_EQ(test.p.counters.lease_expiries, 0u) << "the holder renewed, and was told that the taker gave up";
+  EXPECT_TRUE(absl::IsAborted(test.p.ended[move.lease].first));
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, AHolderThatIsNeverCalledLosesNothing) {
+  MoveTest test;
+  const absl::StatusOr<v1::Grant> grant = test.Reserve(test.Call(test.Prompt(20, 7)));
+  ASSERT_TRUE(grant.ok());
+  EXPECT_EQ(test.d.PagesHeld(), 2u);
+  test.world.RunFor(test.options.lease * 2);
+  EXPECT_EQ(test.d.PagesHeld(), 0u);
+  EXPECT_EQ(test.d.counters.lease_expiries, 1u);
+}
+
+TEST(Move, AGrantThatComesTooLateIsRefusedByTheTaker) {
+  MoveTest test;
+  Move move;
+  const absl::StatusOr<v1::Grant> grant = test.Reserve(test.Call(test.Prompt(20, 7)));
+  move.lease = MoveTest::LeaseOf(*grant);
+  test.world.RunFor(test.options.lease * 2);
+  ASSERT_TRUE(test.Open(*grant, 20).ok());
+  Compute(test, 20, move);
+  test.world.RunFor(absl::Seconds(1));
+  EXPECT_TRUE(absl::IsAborted(test.p.ended[move.lease].first));
+  EXPECT_GT(test.d.counters.stale_messages, 0u);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, ALeaseIsServedOnce) {
+  MoveTest test;
+  Move move;
+  Begin(test, 20, &move);
+  EXPECT_TRUE(absl::IsAlreadyExists(test.Open(move.grant, 20)));
+  Compute(test, 20, move);
+  test.world.RunFor(absl::Seconds(1));
+  EXPECT_TRUE(absl::IsAlreadyExists(test.Open(move.grant, 20)));
+  ExpectContent(test, move);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, TheHolderChecksTheGrant) {
+  MoveTest test;
+  const v1::Grant good = *test.Reserve(test.Call(test.Prompt(20, 7)));
+  const auto open = [&](const std::function<void(v1::Grant&)>& change) {
+    v1::Grant grant = good;
+    change(grant);
+    return test.Open(grant, 20);
+  };
+  EXPECT_TRUE(absl::IsInvalidArgument(open([](v1::Grant& g) { g.set_lease_id("short"); })));
+  EXPECT_TRUE(absl::IsInvalidArgument(open([](v1::Grant& g) { g.set_lease_id(std::string(16, '\0')); })));
+  EXPECT_TRUE(absl::IsFailedPrecondition(open([](v1::Grant& g) { g.set_holder_incarnation(5); })));
+  EXPECT_TRUE(absl::IsInvalidArgument(open([](v1::Grant& g) { g.set_lease_ms(0); })));
+  EXPECT_TRUE(absl::IsInvalidArgument(open([](v1::Grant& g) { g.set_lease_ms(3'600'000); })));
+  EXPECT_TRUE(absl::IsFailedPrecondition(open([](v1::Grant& g) { g.set_tokens_max(19); })));
+  EXPECT_TRUE(absl::IsFailedPrecondition(open([](v1::Grant& g) { g.set_pages_max(1); })));
+  EXPECT_TRUE(absl::IsInvalidArgument(open([](v1::Grant& g) { g.mutable_held()->set_blocks(3); })));
+  EXPECT_TRUE(absl::IsFailedPrecondition(open([](v1::Grant& g) { g.mutable_addresses(0)->set_backend("tls"); })));
+  EXPECT_FALSE(open([](v1::Grant& g) { g.mutable_addresses(0)->set_address("nobody"); }).ok());
+  const absl::Status layout = open([](v1::Grant& g) { *g.mutable_layout() = ToProto(TestLayout(9)); g.set_layout_hash("x"); });
+  EXPECT_TRUE(absl::IsFailedPrecondition(layout));
+  EXPECT_NE(layout.message().find(TestLayout(9).Describe()), absl::string_view::npos) << layout;
+  EXPECT_NE(layout.message().find(TestLayout(4).Describe()), absl::string_view::npos) << layout;
+  EXPECT_TRUE(test.Open(good, 20).ok());
+}
+
+TEST(Move, TheTakerChecksTheCall) {
+  MoveOptions options;
+  options.transfers_max = 2;
+  MoveTest test(options);
+  const auto reserve = [&](const std::function<void(ReserveCall&)>& change) {
+    ReserveCall call = test.Call(test.Prompt(20, 7));
+    change(call);
+    return test.Reserve(call).status();
+  };
+  EXPECT_TRUE(absl::IsInvalidArgument(reserve([](ReserveCall& c) { c.prompt.clear(); })));
+  EXPECT_TRUE(absl::IsInvalidArgument(reserve([](ReserveCall& c) { c.prompt[3] = kTestVocabulary; })));
+  EXPECT_TRUE(absl::IsInvalidArgument(reserve([](ReserveCall& c) { c.prompt[3] = -1; })));
+  EXPECT_TRUE(absl::IsInvalidArgument(reserve([](ReserveCall& c) { c.prompt.resize(4097); })));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(reserve([](ReserveCall& c) { c.context.deadline = absl::InfinitePast(); })));
+  const absl::Status layout = reserve([](ReserveCall& c) {
+    c.holder_layout_hash = TestId(5);
+    c.holder_layout = "theirs";
+  });
+  EXPECT_TRUE(absl::IsFailedPrecondition(layout));
+  EXPECT_NE(layout.message().find("theirs"), absl::string_view::npos);
+  EXPECT_NE(layout.message().find(TestLayout(4).Describe()), absl::string_view::npos);
+  EXPECT_TRUE(absl::IsResourceExhausted(reserve([](ReserveCall& c) { c.prompt.resize(17 * 16); })));
+  EXPECT_EQ(test.d.PagesHeld(), 0u) << "a refusal takes nothing";
+  EXPECT_TRUE(reserve([](ReserveCall&) {}).ok());
+  EXPECT_TRUE(reserve([](ReserveCall&) {}).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(reserve([](ReserveCall&) {})));
+}
+
+TEST(Move, TheFirstGrowthStepIsReserved) {
+  MoveTest test;
+  ReserveCall call = test.Call(test.Prompt(16, 7));
+  call.emitted_tokens = 20;
+  call.max_tokens = 1000;
+  ASSERT_TRUE(test.Reserve(call).ok());
+  EXPECT_EQ(test.d.PagesHeld(), test.d.pool->layout().PagesFor(16 + 20 + kTestPageTokens));
+}
+
+TEST(Move, WithdrawnMovesNothing) {
+  MoveTest test;
+  Move move;
+  Begin(test, 20, &move);
+  test.world.RunFor(absl::Milliseconds(10));
+  test.On(test.p, [&] { test.p.source->Withdraw(move.lease, "finished with its first token"); });
+  test.world.RunFor(absl::Milliseconds(10));
+  ASSERT_TRUE(move.result.has_value());
+  EXPECT_TRUE(absl::IsAborted(move.result->status()));
+  EXPECT_TRUE(test.p.ended.empty()) << "the worker withdrew it itself";
+  EXPECT_EQ(test.p.PagesHeld(), 0u);
+  EXPECT_EQ(test.d.PagesHeld(), 0u);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, WithdrawnPagesStayPinnedUntilTheTakerHasLetGo) {
+  MoveOptions options;
+  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
+  MoveTest test(options);
+  Move move;
+  Begin(test, 20, &move);
+  test.world.RunFor(absl::Milliseconds(200));
+  Compute(test, 20, move);
+  test.world.RunFor(absl::Milliseconds(150));  // the fetches are under way
+  EXPECT_GT(test.d.taker->fetches_outstanding(), 0u);
+  test.On(test.p, [&] { test.p.source->Withdraw(move.lease, "cancelled"); });
+  EXPECT_EQ(test.p.PagesHeld(), 2u);
+  test.world.RunFor(absl::Seconds(1));
+  EXPECT_EQ(test.p.PagesHeld(), 0u);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, ALostWithdrawalIsLearntFromTheNextRenewal) {
+  MoveTest test;
+  Move move;
+  Begin(test, 20, &move);
+  Compute(test, 20, move);
+  bool lose = true;
+  test.p.tap->on_send = [&](v1::MoveMessage& message, auto&) {
+    return message.has_withdrawn() && std::exchange(lose, false) ? 0 : 1;
+  };
+  // The commit never arrives, so the taker still waits.
+  MoveTest waiting;
+  waiting.p.tap->on_send = [&](v1::MoveMessage& message, auto&) {
+    if (message.has_commit()) return 0;
+    return message.has_withdrawn() && std::exchange(lose, false) ? 0 : 1;
+  };
+  Move second;
+  Begin(waiting, 20, &second);
+  Compute(waiting, 20, second);
+  waiting.world.RunFor(absl::Seconds(1));
+  waiting.On(waiting.p, [&] { waiting.p.source->Withdraw(second.lease, "cancelled"); });
+  waiting.world.RunFor(waiting.options.lease * 0.7);
+  ASSERT_TRUE(second.result.has_value());
+  EXPECT_TRUE(absl::IsAborted(second.result->status()));
+  EXPECT_EQ(waiting.p.PagesHeld(), 0u);
+  ExpectNothingHeld(waiting, &second);
+}
+
+TEST(Move, ReleaseGivesEverythingBack) {
+  MoveTest test;
+  Move move;
+  Begin(test, 20, &move);
+  Compute(test, 20, move);
+  test.On(test.d, [&] {
+    if (!move.result.has_value()) test.d.taker->Release(move.lease, "cancelled");
+  });
+  test.world.RunFor(absl::Seconds(1));
+  ASSERT_TRUE(move.result.has_value());
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, ReadsUnderWayHoldTheirPagesInQuarantine) {
+  MoveOptions options;
+  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
+  MoveTest test(options);
+  Move move;
+  Begin(test, 20, &move);
+  test.world.RunFor(absl::Milliseconds(200));
+  Compute(test, 20, move);
+  test.world.RunFor(absl::Milliseconds(150));
+  ASSERT_EQ(test.d.taker->fetches_outstanding(), 4u);
+  test.On(test.d, [&] { test.d.taker->Release(move.lease, "cancelled"); });
+  ASSERT_TRUE(move.result.has_value());
+  EXPECT_TRUE(absl::IsCancelled(move.result->status()));
+  EXPECT_EQ(test.d.pool->counts().quarantined, 2u);
+  EXPECT_EQ(test.d.counters.quarantined_now, 2u);
+  test.world.RunFor(absl::Milliseconds(300));
+  EXPECT_EQ(test.d.pool->counts().quarantined, 0u);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, AReadThatNeverEndsIsEndedByClosingItsConnection) {
+  MoveOptions options;
+  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
+  MoveTest test(options);
+  Move move;
+  Begin(test, 20, &move);
+  test.world.RunFor(absl::Milliseconds(200));
+  Compute(test, 20, move);
+  test.world.RunFor(absl::Milliseconds(110));
+  ASSERT_GT(test.d.taker->fetches_outstanding(), 0u);
+  test.network.Cut(test.p.inner->node(), test.d.inner->node());
+  test.world.RunFor(options.lease * 1.5);
+  EXPECT_TRUE(absl::IsAborted(move.result->status())) << "lapsed: no acknowledgement came";
+  EXPECT_EQ(test.d.pool->counts().quarantined, 2u);
+  test.world.RunFor(options.lease);
+  EXPECT_EQ(test.d.pool->counts().quarantined, 0u);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, ATakerThatWasStoppedThrowsAwayWhatItRead) {
+  MoveOptions options;
+  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
+  options.digests = DigestMode::kOff;
+  MoveTest test(options);
+  Move move;
+  Begin(test, 20, &move);
+  test.world.RunFor(absl::Milliseconds(200));
+  Compute(test, 20, move);
+  test.world.RunFor(absl::Milliseconds(110));
+  ASSERT_GT(test.d.taker->fetches_outstanding(), 0u);
+  test.d.loop.Pause();
+  test.world.RunFor(options.lease * 2);
+  EXPECT_EQ(test.p.PagesHeld(), 0u) << "the holder's lease is over";
+  test.d.loop.Resume();
+  test.world.RunFor(absl::Seconds(1));
+  ASSERT_TRUE(move.result.has_value());
+  EXPECT_TRUE(absl::IsAborted(move.result->status())) << move.result->status();
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, ALostReleaseIsRepeatedUntilAcknowledged) {
+  MoveTest test;
+  int lose = 3;
+  test.d.tap->on_send = [&](v1::MoveMessage& message, auto&) { return message.has_released() && lose-- > 0 ? 0 : 1; };
+  Move move;
+  Begin(test, 20, &move);
+  Compute(test, 20, move);
+  test.world.RunFor(test.options.lease * 0.8);
+  ExpectContent(test, move);
+  EXPECT_EQ(test.p.PagesHeld(), 0u);
+  EXPECT_TRUE(test.p.ended[move.lease].first.ok());
+  int released = 0;
+  for (const v1::MoveMessage& message : test.d.tap->sent) released += message.has_released();
+  EXPECT_EQ(released, 4);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, WhenEveryReleaseIsLostTheHolderWaitsForItsLease) {
+  MoveTest test;
+  test.d.tap->on_send = [&](v1::MoveMessage& message, auto&) { return message.has_released() ? 0 : 1; };
+  Move move;
+  Begin(test, 20, &move);
+  Compute(test, 20, move);
+  test.world.RunFor(test.options.lease * 0.9);
+  ExpectContent(test, move);
+  EXPECT_EQ(test.p.PagesHeld(), 2u);
+  test.world.RunFor(test.options.lease * 0.2);
+  EXPECT_EQ(test.p.PagesHeld(), 0u);
+  EXPECT_TRUE(absl::IsAborted(test.p.ended[move.lease].first));
+  ExpectNothingHeld(test, &move);
+}
+
+// A message of each kind that is lost once: either the move completes, or both sides learn of its end, in bounded time.
+class LostOnce : public ::testing::TestWithParam<std::tuple<v1::MoveMessage::BodyCase, int>> {};
+
+TEST_P(LostOnce, EndsCleanly) {
+  MoveTest test;
+  const auto [kind, nth] = GetParam();
+  int count = 0;
+  const auto lose = [&](v1::MoveMessage& message, auto&) { return message.body_case() == kind && count++ == nth ? 0 : 1; };
+  test.p.tap->on_send = lose;
+  test.d.tap->on_send = lose;
+  Move move;
+  Begin(test, 40, &move);
+  test.world.RunFor(test.options.lease * 0.6);
+  Compute(test, 40, move);
+  test.world.RunFor(absl::Minutes(2));
+  ASSERT_TRUE(move.result.has_value());
+  if (move.result->ok()) ExpectContent(test, move);
+  EXPECT_EQ(test.p.ended.size(), 1u);
+  EXPECT_EQ(test.p.ended[move.lease].first.ok(), move.result->ok());
+  ExpectNothingHeld(test, &move);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, LostOnce,
+                         ::testing::Combine(::testing::Values(v1::MoveMessage::kOffer, v1::MoveMessage::kCommit,
+                                                              v1::MoveMessage::kRenew, v1::MoveMessage::kRenewAck,
+                                                              v1::MoveMessage::kReleased,
+                                                              v1::MoveMessage::kReleasedAck),
+                                            ::testing::Values(0, 1)));
+
+TEST(Move, DuplicatesOfEveryMessageChangeNothing) {
+  MoveTest test;
+  const auto twice = [](v1::MoveMessage&, auto&) { return 2; };
+  test.p.tap->on_send = twice;
+  test.d.tap->on_send = twice;
+  Move move;
+  Begin(test, 40, &move);
+  test.world.RunFor(test.options.lease * 0.6);
+  Compute(test, 40, move);
+  test.world.RunFor(absl::Seconds(1));
+  ExpectContent(test, move);
+  EXPECT_GT(test.d.counters.duplicate_messages, 0u);
+  EXPECT_EQ(test.d.counters.pieces_received, test.p.counters.pieces_sent);
+  EXPECT_EQ(test.d.counters.transfers_failed + test.p.counters.transfers_failed, 0u);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, TheCommitMayOvertakeOffers) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    MoveOptions options;
+    options.seed = seed;
+    options.link.delay_max = absl::Milliseconds(5);
+    options.link.reorder = 0.7;
+    MoveTest test(options);
+    Move move;
+    Begin(test, 60, &move);
+    Compute(test, 60, move);
+    test.world.RunFor(absl::Seconds(2));
+    ExpectContent(test, move);
+    ExpectNothingHeld(test, &move);
+  }
+}
+
+TEST(Move, AFullSendQueueOnlyDelays) {
+  MoveTest test;
+  Move move;
+  Begin(test, 40, &move);
+  test.p.tap->refuse_sends = true;
+  Compute(test, 40, move);
+  test.world.RunFor(absl::Milliseconds(50));
+  EXPECT_FALSE(move.result.has_value());
+  test.p.tap->refuse_sends = false;
+  test.world.RunFor(absl::Milliseconds(50));
+  ExpectContent(test, move);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, DamagedBytesAreRefused) {
+  MoveOptions options;
+  options.true_get = false;
+  MoveTest test(options);
+  test.p.tap->on_send = [](v1::MoveMessage&, std::vector<uint8_t>& payload) {
+    if (!payload.empty()) payload[payload.size() / 2] ^= 1;
+    return 1;
+  };
+  Move move;
+  Begin(test, 20, &move);
+  Compute(test, 20, move);
+  test.world.RunFor(absl::Seconds(1));
+  ASSERT_TRUE(move.result.has_value());
+  EXPECT_TRUE(absl::IsAborted(move.result->status()));
+  EXPECT_EQ(test.d.counters.digest_failures, 1u);
+  EXPECT_TRUE(absl::IsAborted(test.p.ended[move.lease].first));
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, AFailedReadEndsTheMove) {
+  MoveOptions options;
+  options.link.fetch_error = 1.0;
+  MoveTest test(options);
+  Move move;
+  Begin(test, 40, &move);
+  Compute(test, 40, move);
+  test.world.RunFor(absl::Seconds(1));
+  ASSERT_TRUE(move.result.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(move.result->status()));
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, TheRequestsDeadlineEndsTheReservation) {
+  MoveTest test;
+  ReserveCall call = test.Call(test.Prompt(20, 7));
+  call.context.deadline = test.world.Now() + absl::Seconds(3);
+  Move move;
+  move.grant = *test.Reserve(call);
+  EXPECT_EQ(move.grant.deadline_ms(), 3000u);
+  move.lease = MoveTest::LeaseOf(move.grant);
+  ASSERT_TRUE(test.Open(move.grant, 20).ok());
+  test.Attach(move.lease, &move.result);
+  test.world.RunFor(absl::Seconds(4));
+  ASSERT_TRUE(move.result.has_value());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(move.result->status()));
+  EXPECT_TRUE(absl::IsAborted(test.p.ended[move.lease].first));
+  ExpectNothingHeld(test, &move);
+}
+
+// Either side dies at each moment of a move: the other learns of it, and its pages come back.
+class PeerDown : public ::testing::TestWithParam<std::tuple<bool, int>> {};
+
+TEST_P(PeerDown, TheSurvivorGetsItsPagesBack) {
+  const auto [holder_dies, step] = GetParam();
+  MoveOptions options;
+  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
+  MoveTest test(options);
+  Move move;
+  Begin(test, 40, &move);
+  test.world.RunFor(absl::Milliseconds(150));
+  Compute(test, 40, move);
+  test.world.RunFor(absl::Milliseconds(50) * step);
+  MoveNode& dead = holder_dies ? test.p : test.d;
+  MoveNode& survivor = holder_dies ? test.d : test.p;
+  test.network.Crash(dead.inner->node());
+  dead.loop.Crash();
+  test.world.RunFor(options.lease * 3);
+  if (holder_dies) {
+    ASSERT_TRUE(move.result.has_value());
+    if (move.result->ok()) ExpectContent(test, move);
+    else EXPECT_TRUE(absl::IsUnavailable(move.result->status())) << move.result->status();
+    move.result.reset();
+    EXPECT_EQ(survivor.taker->reservations(), 0u);
+  } else {
+    EXPECT_EQ(survivor.ended.size(), 1u);
+    EXPECT_EQ(survivor.source->transfers(), 0u);
+  }
+  EXPECT_EQ(survivor.PagesHeld(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Moments, PeerDown, ::testing::Combine(::testing::Bool(), ::testing::Range(0, 14)));
+
+TEST(Move, AHolderKeepsPagesInPlaceWhenOnlyTheConnectionBroke) {
+  MoveOptions options;
+  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
+  MoveTest test(options);
+  Move move;
+  Begin(test, 20, &move);
+  test.world.RunFor(absl::Milliseconds(200));
+  Compute(test, 20, move);
+  test.world.RunFor(absl::Milliseconds(110));
+  test.network.Disconnect(test.p.inner->node(), test.d.inner->node());
+  test.world.RunFor(absl::Seconds(1));
+  EXPECT_TRUE(absl::IsUnavailable(test.p.ended[move.lease].first));
+  EXPECT_TRUE(absl::IsUnavailable(move.result->status()));
+  EXPECT_EQ(test.p.PagesHeld(), 2u) << "a reader may be alive";
+  ExpectNothingHeld(test, &move);
+}
+
+// Every fault point, failing once.
+class FaultPoints : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(FaultPoints, FailTheMoveAndNothingElse) {
+  MoveTest test;
+  for (MoveNode* node : {&test.p, &test.d}) {
+    node->faults.Arm(GetParam(), [node, hit = false]() mutable {
+      return std::exchange(hit, true) ? absl::OkStatus() : absl::InternalError("fault");
+    });
+  }
+  Move move;
+  const absl::StatusOr<v1::Grant> grant = test.Reserve(test.Call(test.Prompt(20, 7)));
+  if (grant.ok()) {
+    move.grant = *grant;
+    move.lease = MoveTest::LeaseOf(*grant);
+    test.Attach(move.lease, &move.result);
+    if (test.Open(*grant, 20).ok()) Compute(test, 20, move);
+  }
+  test.world.RunFor(absl::Minutes(2));
+  EXPECT_EQ(test.p.faults.HitCount(GetParam()) + test.d.faults.HitCount(GetParam()) > 0, true);
+  if (GetParam() == "handoff.released") ExpectContent(test, move);
+  ExpectNothingHeld(test, &move);
+  // And the next one works.
+  Move next;
+  Begin(test, 20, &next, 8);
+  Compute(test, 20, next, 8);
+  test.world.RunFor(absl::Seconds(1));
+  ExpectContent(test, next, 8);
+  ExpectNothingHeld(test, &next);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FaultPoints,
+                         ::testing::Values("handoff.grant", "handoff.open", "handoff.offer_sent",
+                                           "handoff.offer_received", "handoff.fetch_started", "handoff.fetch_done",
+                                           "handoff.commit_sent", "handoff.commit_received", "handoff.landed",
+                                           "handoff.released"));
+
+}  // namespace
+}  // namespace sluice::handoff
