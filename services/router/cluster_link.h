@@ -1,0 +1,32 @@
+// The router's connection to the cache-manager: the list of workers, and lookups of cached prefixes. Losing it costs hits, never
+// requests: the last list stays, lookups fail at once.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/loop.h"
+#include "sluice/v1/cache.pb.h"
+
+namespace sluice::router {
+
+// Owned by the router's loop; all callbacks run there.
+class ClusterLink {
+ public:
+  virtual ~ClusterLink() = default;
+  // Errors: UNAVAILABLE while there is no connection, DEADLINE_EXCEEDED after `timeout`.
+  virtual void Lookup(v1::LookupRequest request, absl::Duration timeout,
+                      absl::AnyInvocable<void(absl::StatusOr<v1::LookupReply>)> done) = 0;
+  virtual bool connected() const = 0;
+};
+
+// Connects to `address` and stays connected, with back-off. `on_view` gets every view; `fresh` is true for the first view of a
+// connection, whose version starts anew.
+std::unique_ptr<ClusterLink> ConnectToManager(const std::string& address, Loop& loop,
+                                              std::function<void(const v1::WorkerView& view, bool fresh)> on_view);
+
+}  // namespace sluice::router

@@ -1,0 +1,206 @@
+#include "services/router/generation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rpc/error.h"
+
+namespace sluice::router {
+
+using request::FinishReason;
+using request::SampledToken;
+
+// One continuation: a flow below, text above.
+class Generation::Choice final : public cluster::FlowEvents {
+ public:
+  Choice(Generation& owner, uint32_t index, text::StopMatcher stops)
+      : owner_(owner), index_(index), stops_(std::move(stops)) {
+    const v1::GenerateRequest& request = owner.prepared_.request;
+    if (owner.prepared_.model->tokenizer != nullptr) {
+      detokenizer_.emplace(*owner.prepared_.model->tokenizer,
+                           text::DetokenizerOptions{.skip_special_tokens = !request.keep_special_tokens()});
+    }
+    if (index < owner.prepared_.resume_positions.size()) resume_position_ = owner.prepared_.resume_positions[index];
+  }
+
+  void Start() {
+    cluster::FlowSpec spec = owner_.prepared_.flow;
+    spec.sampling.choice = index_;
+    flow_ = cluster::RequestFlow::Create(owner_.env_, std::move(spec), *this);
+    flow_->Start();
+  }
+  bool started() const { return flow_ != nullptr; }
+  void Cancel(const absl::Status& status) {
+    if (flow_ != nullptr) flow_->Finish(status);
+  }
+  void OnWorkerLost(const WorkerId& worker) {
+    if (flow_ != nullptr) flow_->OnWorkerLost(worker);
+  }
+
+  void OnPlaced(const cluster::PlacementDecision&, Id128 prefill_numerics, Id128 decode_numerics) override {
+    if (index_ == 0) owner_.OnPlaced(prefill_numerics, decode_numerics);
+  }
+
+  void OnToken(uint32_t position, const SampledToken& token, FinishReason finish) override {
+    v1::ChoiceDelta delta;
+    delta.set_index(index_);
+    delta.set_position(position);
+    delta.add_token_ids(static_cast<uint32_t>(token.token));
+    std::string text;
+    // The token that ended the sequence is not part of its text.
+    if (detokenizer_ && finish != FinishReason::kStop) detokenizer_->Append(token.token, &text);
+    if (detokenizer_ && finish != FinishReason::kNone) detokenizer_->Flush(&text);
+    const auto match = stops_.Append(text, delta.mutable_text());
+    if (!match && finish != FinishReason::kNone) stops_.Flush(delta.mutable_text());
+    if (match) {
+      delta.set_finish_reason("stop");
+      delta.set_matched_stop(owner_.prepared_.request.stop(static_cast<int>(match->index)));
+    } else {
+      const absl::string_view reason = request::FinishReasonName(finish);
+      delta.set_finish_reason(reason.data(), reason.size());
+    }
+    AddLogprobs(token, &delta);
+    const bool matched = match.has_value();
+    // What the client has already is computed again but not sent again.
+    if (position >= resume_position_ || !delta.finish_reason().empty()) owner_.Send(std::move(delta));
+    if (matched) flow_->Finish(absl::OkStatus());
+  }
+
+  void OnDone(const absl::Status& status, const cluster::FlowSummary& summary) override {
+    owner_.OnChoiceDone(index_, status, summary);
+  }
+
+ private:
+  void AddLogprobs(const SampledToken& token, v1::ChoiceDelta* delta) const {
+    if (!owner_.prepared_.request.has_logprobs()) return;
+    v1::TokenLogprobs* entry = delta->add_logprobs();
+    entry->set_token(static_cast<uint32_t>(token.token));
+    entry->set_logprob(token.logprob);
+    SetBytes(token.token, entry->mutable_token_bytes());
+    for (const request::TokenLogprob& top : token.top) {
+      v1::TopLogprob* other = entry->add_top();
+      other->set_token(static_cast<uint32_t>(top.token));
+      other->set_logprob(top.logprob);
+      SetBytes(top.token, other->mutable_token_bytes());
+    }
+  }
+  void SetBytes(request::TokenId token, std::string* out) const {
+    if (owner_.prepared_.model->tokenizer == nullptr) return;
+    const absl::string_view bytes = owner_.prepared_.model->tokenizer->TokenBytes(token);
+    out->assign(bytes.data(), bytes.size());
+  }
+
+  Generation& owner_;
+  const uint32_t index_;
+  text::StopMatcher stops_;
+  std::optional<text::StreamDetokenizer> detokenizer_;
+  std::shared_ptr<cluster::RequestFlow> flow_;
+  uint32_t resume_position_ = 0;
+};
+
+std::shared_ptr<Generation> Generation::Create(cluster::FlowEnvironment& environment, PreparedRequest prepared,
+                                               std::unique_ptr<rpc::GenerationSink> sink, TokenObserver on_token, Done done) {
+  return std::shared_ptr<Generation>(new Generation(environment, std::move(prepared), std::move(sink),
+                                                    std::move(on_token), std::move(done)));
+}
+
+Generation::Generation(cluster::FlowEnvironment& environment, PreparedRequest prepared,
+                       std::unique_ptr<rpc::GenerationSink> sink, TokenObserver on_token, Done done)
+    : env_(environment),
+      prepared_(std::move(prepared)),
+      sink_(std::move(sink)),
+      on_token_(std::move(on_token)),
+      done_(std::move(done)) {
+  report_.admitted = env_.loop.clock().Now();
+}
+
+Generation::~Generation() = default;
+
+void Generation::Start() {
+  const auto keep_alive = shared_from_this();
+  const auto& stop = prepared_.request.stop();
+  const std::vector<std::string> stops(stop.begin(), stop.end());
+  for (uint32_t i = 0; i < prepared_.choices; ++i) {
+    // Checked by PrepareRequest.
+    auto matcher = text::StopMatcher::Create(stops, prepared_.request.include_stop());
+    if (!matcher.ok()) return End(matcher.status());
+    choices_.push_back(std::make_unique<Choice>(*this, i, *std::move(matcher)));
+  }
+  choices_[0]->Start();
+}
+
+// Siblings wait for the first token of choice 0: its prompt is cached by then, so they share its pages.
+void Generation::StartSiblings() {
+  for (size_t i = 1; i < choices_.size(); ++i) {
+    if (!choices_[i]->started()) choices_[i]->Start();
+  }
+}
+
+void Generation::OnPlaced(Id128 prefill_numerics, Id128 decode_numerics) {
+  v1::GenerateStart start;
+  start.set_request_id(prepared_.flow.context.request.value());
+  start.set_model(prepared_.flow.model);
+  start.set_seed(prepared_.flow.sampling.seed);
+  start.add_numerics_ids(prefill_numerics.ToBytes());
+  start.add_numerics_ids(decode_numerics.ToBytes());
+  start.set_prompt_tokens(static_cast<uint32_t>(prepared_.flow.prompt.size()));
+  start_ = std::move(start);
+}
+
+void Generation::Send(v1::ChoiceDelta delta) {
+  if (ended_) return;
+  const absl::Time now = env_.loop.clock().Now();
+  const bool first = report_.first_token == absl::InfiniteFuture();
+  if (first) {
+    report_.first_token = now;
+  } else if (on_token_) {
+    on_token_(now - last_token_);
+  }
+  last_token_ = now;
+  v1::GenerateResponse response;
+  if (start_) *response.mutable_start() = *std::exchange(start_, std::nullopt);
+  *response.add_deltas() = std::move(delta);
+  if (!sink_->OnMessage(std::move(response))) return Cancel(absl::CancelledError("the client left"));
+  if (first) StartSiblings();
+}
+
+void Generation::OnChoiceDone(uint32_t index, const absl::Status& status, const cluster::FlowSummary& summary) {
+  if (ended_) return;
+  v1::Usage& usage = report_.usage;
+  usage.set_completion_tokens(usage.completion_tokens() + summary.usage.completion_tokens);
+  usage.set_recomputed_tokens(usage.recomputed_tokens() + summary.usage.recomputed_tokens);
+  report_.migrations += summary.migrations;
+  report_.retries += summary.attempts > 0 ? summary.attempts - 1 - std::min(summary.migrations, summary.attempts - 1) : 0;
+  if (index == 0) {
+    report_.first_choice = summary;
+    usage.set_prompt_tokens(summary.usage.prompt_tokens);
+    usage.set_cached_tokens(summary.usage.cached_tokens);
+  }
+  if (!status.ok()) return End(status);
+  if (++choices_done_ == choices_.size()) {
+    v1::GenerateResponse last;
+    *last.mutable_usage() = usage;
+    sink_->OnMessage(std::move(last));
+    End(absl::OkStatus());
+  }
+}
+
+void Generation::Cancel(const absl::Status& status) { End(status); }
+
+void Generation::OnWorkerLost(const WorkerId& worker) {
+  const auto keep_alive = shared_from_this();
+  for (auto& choice : choices_) choice->OnWorkerLost(worker);
+}
+
+void Generation::End(const absl::Status& status) {
+  if (ended_) return;
+  const auto keep_alive = shared_from_this();
+  ended_ = true;
+  for (auto& choice : choices_) choice->Cancel(absl::CancelledError("the request ended"));
+  report_.status = status;
+  sink_->OnEnd(rpc::WithContext(status, "router", prepared_.flow.context.request.value()));
+  if (done_) std::exchange(done_, nullptr)(report_);
+}
+
+}  // namespace sluice::router

@@ -1,0 +1,87 @@
+// One request of a client: its choices, their text, and the messages it gets. Runs on the router's loop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/request_flow.h"
+#include "rpc/inference_backend.h"
+#include "services/text_model/text_model.h"
+#include "sluice/v1/inference.pb.h"
+#include "text/detokenizer.h"
+#include "text/stop_matcher.h"
+
+namespace sluice::router {
+
+// A request after its text was encoded and everything a client may get wrong was checked.
+struct PreparedRequest {
+  v1::GenerateRequest request;
+  rpc::Caller caller;
+  std::shared_ptr<const services::TextModel> model;
+  cluster::FlowSpec flow;  // of choice 0
+  uint32_t choices = 1;
+  std::vector<uint32_t> resume_positions;  // empty, or one per choice
+};
+
+// Encodes and checks. Runs on any thread. Errors carry an ErrorDetail with the field.
+// `served_name` is what the cluster calls the model.
+absl::StatusOr<PreparedRequest> PrepareRequest(v1::GenerateRequest request, const rpc::Caller& caller,
+                                               std::shared_ptr<const services::TextModel> model,
+                                               absl::string_view served_name);
+
+// What a generation reports when it is over, for metrics.
+struct GenerationReport {
+  absl::Status status;
+  v1::Usage usage;
+  absl::Time admitted;
+  absl::Time first_token = absl::InfiniteFuture();
+  cluster::FlowSummary first_choice;
+  uint32_t migrations = 0;
+  uint32_t retries = 0;
+};
+
+// Owned by the router's loop, held by shared_ptr from Start to OnEnd.
+class Generation final : public std::enable_shared_from_this<Generation> {
+ public:
+  using Done = std::function<void(const GenerationReport&)>;
+  // Called for every token with the time since the stream's last one.
+  using TokenObserver = std::function<void(absl::Duration gap)>;
+  static std::shared_ptr<Generation> Create(cluster::FlowEnvironment& environment, PreparedRequest prepared,
+                                            std::unique_ptr<rpc::GenerationSink> sink, TokenObserver on_token, Done done);
+  ~Generation();
+
+  void Start();
+  // Ends everything with `status`; the sink hears it.
+  void Cancel(const absl::Status& status);
+  void OnWorkerLost(const WorkerId& worker);
+  const PreparedRequest& prepared() const { return prepared_; }
+  bool ended() const { return ended_; }
+
+ private:
+  class Choice;
+  Generation(cluster::FlowEnvironment& environment, PreparedRequest prepared,
+             std::unique_ptr<rpc::GenerationSink> sink, TokenObserver on_token, Done done);
+  void StartSiblings();
+  void OnPlaced(Id128 prefill_numerics, Id128 decode_numerics);
+  void Send(v1::ChoiceDelta delta);
+  void OnChoiceDone(uint32_t index, const absl::Status& status, const cluster::FlowSummary& summary);
+  void End(const absl::Status& status);
+
+  cluster::FlowEnvironment& env_;
+  const PreparedRequest prepared_;
+  std::unique_ptr<rpc::GenerationSink> sink_;
+  TokenObserver on_token_;
+  Done done_;
+  std::vector<std::unique_ptr<Choice>> choices_;
+  std::optional<v1::GenerateStart> start_;  // until it went out with the first delta
+  GenerationReport report_;
+  absl::Time last_token_;
+  uint32_t choices_done_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace sluice::router

@@ -1,0 +1,18 @@
+// cluster::WorkerClient over gRPC: domain calls to messages, events back to the router's loop.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "base/loop.h"
+#include "cluster/directory.h"
+#include "cluster/worker_client.h"
+
+namespace sluice::router {
+
+// `directory` says where workers are; both it and `loop` must outlive the client. `on_load` gets the load that replies carry.
+std::unique_ptr<cluster::WorkerClient> MakeGrpcWorkerClient(
+    Loop& loop, const cluster::Directory& directory,
+    std::function<void(const WorkerId&, Incarnation, const cluster::LoadReport&)> on_load);
+
+}  // namespace sluice::router

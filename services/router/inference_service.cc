@@ -1,0 +1,90 @@
+#include "services/router/inference_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "rpc/server_stream.h"
+#include "rpc/status_map.h"
+
+namespace sluice::router {
+namespace {
+
+constexpr char kAuthorization[] = "authorization";
+
+// The key of "authorization: Bearer KEY", or "".
+std::string ApiKey(const grpc::CallbackServerContext& context) {
+  const auto found = context.client_metadata().find(kAuthorization);
+  if (found == context.client_metadata().end()) return "";
+  absl::string_view value(found->second.data(), found->second.size());
+  if (absl::StartsWithIgnoreCase(value, "bearer ")) value.remove_prefix(7);
+  return std::string(absl::StripAsciiWhitespace(value));
+}
+
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock) {
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
+  return clock.Now() + (absl::FromChrono(deadline) - clock.WallNow());
+}
+
+class StreamSink final : public rpc::GenerationSink {
+ public:
+  explicit StreamSink(std::shared_ptr<rpc::ServerStream<v1::GenerateResponse>> stream) : stream_(std::move(stream)) {}
+  bool OnMessage(v1::GenerateResponse message) override { return stream_->Write(std::move(message)); }
+  void OnEnd(const absl::Status& status) override { stream_->Close(status); }
+
+ private:
+  const std::shared_ptr<rpc::ServerStream<v1::GenerateResponse>> stream_;
+};
+
+grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpc(status));
+  return reactor;
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc::CallbackServerContext* context,
+                                                                           const v1::GenerateRequest* request) {
+  auto stream = std::make_shared<rpc::ServerStream<v1::GenerateResponse>>(context);
+  auto* reactor = stream->reactor();
+  const auto tenant = backend_.Authenticate(ApiKey(*context));
+  if (!tenant.ok()) {
+    stream->Close(tenant.status());
+    return reactor;
+  }
+  const std::function<void()> cancel = backend_.Generate(*request, {*tenant, DeadlineOf(*context, clock_)},
+                                                         std::make_unique<StreamSink>(stream));
+  stream->OnGone([cancel] { cancel(); });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context, const v1::ListModelsRequest*,
+                                                       v1::ListModelsResponse* response) {
+  const auto tenant = backend_.Authenticate(ApiKey(*context));
+  if (tenant.ok()) *response = backend_.ListModels();
+  return Finish(context, tenant.status());
+}
+
+grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
+                                                     const v1::TokenizeRequest* request, v1::TokenizeResponse* response) {
+  const auto tenant = backend_.Authenticate(ApiKey(*context));
+  if (!tenant.ok()) return Finish(context, tenant.status());
+  auto result = backend_.Tokenize(*request);
+  if (result.ok()) *response = *std::move(result);
+  return Finish(context, result.status());
+}
+
+grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
+                                                       const v1::DetokenizeRequest* request,
+                                                       v1::DetokenizeResponse* response) {
+  const auto tenant = backend_.Authenticate(ApiKey(*context));
+  if (!tenant.ok()) return Finish(context, tenant.status());
+  auto result = backend_.Detokenize(*request);
+  if (result.ok()) *response = *std::move(result);
+  return Finish(context, result.status());
+}
+
+}  // namespace sluice::router

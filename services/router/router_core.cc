@@ -1,0 +1,361 @@
+#include "services/router/router_core.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "rpc/domain.h"
+#include "rpc/error.h"
+
+namespace sluice::router {
+
+RouterCore::RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, RandomSource& random, RouterMetrics& metrics,
+                       const ClientFactory& make_client)
+    : options_(std::move(options)),
+      loop_(loop),
+      text_loop_(text_loop),
+      random_(random),
+      metrics_(metrics),
+      directory_(loop.clock(), options_.breaker),
+      budget_(options_.retry),
+      queue_(loop.clock(), options_.queue),
+      client_(make_client(directory_)) {
+  environment_ = std::make_unique<cluster::FlowEnvironment>(cluster::FlowEnvironment{
+      loop_, *client_, directory_, random_, budget_, options_.retry,
+      [this](const cluster::PlacementQuery& query, const cluster::FlowSpec& spec,
+             absl::AnyInvocable<void(absl::StatusOr<cluster::PlacementDecision>)> done) {
+        Place(query, spec, std::move(done));
+      }});
+}
+
+RouterCore::~RouterCore() = default;
+
+void RouterCore::AddModel(std::shared_ptr<const services::TextModel> model) {
+  MutexLock lock(models_mutex_);
+  Served& served = models_[model->name];
+  served.text = std::move(model);
+  served.created_s = absl::ToUnixSeconds(loop_.clock().WallNow());
+}
+
+void RouterCore::OnView(const v1::WorkerView& view, bool fresh) {
+  if (fresh) directory_.ResetVersion();
+  std::vector<cluster::Directory::Update> updates;
+  bool any_ready = false;
+  for (const v1::WorkerEntry& entry : view.workers()) {
+    auto description = rpc::ToDescription(entry.info());
+    if (!description.ok()) {
+      SLUICE_LOG(kWarning) << "ignoring a worker" << Field("reason", description.status().message());
+      continue;
+    }
+    LoadModel(entry.info().model(), entry.info().model_path());
+    any_ready = any_ready || (entry.ready() && !entry.draining());
+    updates.push_back({*std::move(description), rpc::ToLoad(entry.load()), entry.ready(), entry.draining()});
+  }
+  std::vector<WorkerId> lost;
+  if (!directory_.ApplyView(view.version(), std::move(updates), &lost)) return;
+  ready_.store(any_ready && !draining_);
+  const auto calls = calls_;  // a flow that ends changes the set
+  for (const WorkerId& worker : lost) {
+    SLUICE_LOG(kWarning) << "worker is gone" << Field("worker", worker);
+    for (const auto& call : calls) {
+      if (call->generation != nullptr) call->generation->OnWorkerLost(worker);
+    }
+  }
+}
+
+void RouterCore::LoadModel(const std::string& name, const std::string& path) {
+  {
+    MutexLock lock(models_mutex_);
+    Served& served = models_[name];
+    if (served.text != nullptr || served.loading || path.empty()) return;
+    served.loading = true;
+  }
+  text_loop_.Post([this, name, path] {
+    auto model = services::LoadTextModel(path);
+    MutexLock lock(models_mutex_);
+    Served& served = models_[name];
+    served.loading = false;
+    if (!model.ok()) {
+      SLUICE_LOG(kError) << "cannot load the tokenizer" << Field("model", name) << Field("path", path)
+                         << Field("status", model.status().ToString());
+      return;
+    }
+    served.text = *std::move(model);
+    served.created_s = absl::ToUnixSeconds(loop_.clock().WallNow());
+  });
+}
+
+absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>>> RouterCore::FindModel(
+    absl::string_view name) {
+  MutexLock lock(models_mutex_);
+  std::string known;
+  for (const auto& [served_name, served] : models_) {
+    if (served.text == nullptr) continue;
+    if (name.empty() || name == served_name) return std::make_pair(served_name, served.text);
+    absl::StrAppend(&known, known.empty() ? "" : ", ", served_name);
+  }
+  if (known.empty()) {
+    return rpc::MakeError(v1::NO_READY_WORKERS, "no worker has registered yet; retry in a moment",
+                          {.retry_after = absl::Seconds(1)});
+  }
+  return rpc::MakeError(v1::MODEL_NOT_FOUND, absl::StrCat("no model '", name, "'; served: ", known), {.field = "model"});
+}
+
+absl::StatusOr<TenantId> RouterCore::Authenticate(absl::string_view api_key) {
+  const auto found = options_.api_keys.find(std::string(api_key));
+  if (found != options_.api_keys.end()) return found->second;
+  if (options_.no_auth) return TenantId("default");
+  return rpc::MakeError(v1::INVALID_API_KEY, api_key.empty() ? "no API key; send 'authorization: Bearer KEY'"
+                                                             : "the API key is not known");
+}
+
+std::function<void()> RouterCore::Generate(v1::GenerateRequest request, rpc::Caller caller,
+                                           std::unique_ptr<rpc::GenerationSink> sink) {
+  auto call = std::make_shared<Call>();
+  call->caller = std::move(caller);
+  call->sink = std::move(sink);
+  call->arrived = loop_.clock().Now();
+  in_flight_.fetch_add(1);
+  const bool posted = text_loop_.Post([this, call, request = std::move(request)]() mutable {
+    absl::StatusOr<PreparedRequest> prepared = absl::UnknownError("");
+    const auto model = FindModel(request.model());
+    prepared = model.ok() ? PrepareRequest(std::move(request), call->caller, model->second, model->first)
+                          : absl::StatusOr<PreparedRequest>(model.status());
+    loop_.Post([this, call, prepared = std::move(prepared)]() mutable { OnPrepared(call, std::move(prepared)); });
+  });
+  if (!posted) {
+    loop_.Post([this, call] {
+      Reject(call, rpc::MakeError(v1::OVERLOADED, "the router's text queue is full; retry later",
+                                  {.retry_after = absl::Seconds(1)}));
+    });
+  }
+  return [this, weak = std::weak_ptr<Call>(call)] {
+    if (auto live = weak.lock()) loop_.Post([this, live] { CancelCall(live); });
+  };
+}
+
+void RouterCore::OnPrepared(const std::shared_ptr<Call>& call, absl::StatusOr<PreparedRequest> prepared) {
+  if (call->over) return;
+  if (!prepared.ok()) return Reject(call, prepared.status());
+  if (draining_) return Reject(call, rpc::MakeError(v1::DRAINING, "this router is shutting down; use another one"));
+  call->prepared = *std::move(prepared);
+  if (const absl::Status status = Enqueue(call); !status.ok()) Reject(call, status);
+}
+
+absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
+  cluster::FlowSpec& flow = call->prepared->flow;
+  const absl::Time now = loop_.clock().Now();
+  flow.context.deadline = std::min(call->caller.deadline, now + options_.default_deadline);
+  flow.context.domain = kv::CacheDomain::Derive(options_.cache_secret, flow.context.tenant,
+                                                call->prepared->request.cache_salt());
+  if (!call->prepared->request.session_affinity().empty()) {
+    const auto session = sessions_.find(absl::StrCat(flow.context.tenant.value(), "\n",
+                                                     call->prepared->request.session_affinity()));
+    if (session != sessions_.end()) {
+      flow.affine_prefill = session->second.prefill;
+      flow.affine_decode = session->second.decode;
+    }
+  }
+  if (call->prepared->request.reject_if_busy() && queue_.Busy()) {
+    return rpc::MakeError(v1::OVERLOADED, absl::StrCat("busy: ", queue_.running(), " requests run and ", queue_.waiting(),
+                                                       " wait"), {.retry_after = absl::Seconds(1)});
+  }
+  calls_.insert(call);
+  // Ends with the wait, or is cancelled when the turn comes.
+  call->queue_timer = loop_.RunAt(std::min(now + options_.retry.queue_wait_max, flow.context.deadline), [this, call] {
+    call->queue_timer = kNoTimer;
+    Reject(call, rpc::MakeError(v1::OVERLOADED, "waited too long in the queue", {.retry_after = absl::Seconds(1)}));
+  });
+  cluster::FairQueue::Request request;
+  request.tenant = flow.context.tenant;
+  request.priority = flow.context.priority;
+  request.tokens = flow.prompt.size() + std::min<uint64_t>(flow.sampling.max_tokens, 1024) * call->prepared->choices;
+  request.start = [this, call](cluster::FairQueue::Ticket ticket) {
+    call->ticket = ticket;
+    StartGeneration(call);
+  };
+  auto ticket = queue_.Enqueue(std::move(request));
+  metrics_.RequestQueued(queue_.waiting(), queue_.running());
+  if (!ticket.ok()) return rpc::MakeError(v1::OVERLOADED, ticket.status().message(), {.retry_after = absl::Seconds(1)});
+  if (!call->over) call->ticket = *ticket;
+  return absl::OkStatus();
+}
+
+void RouterCore::StartGeneration(const std::shared_ptr<Call>& call) {
+  if (call->queue_timer != kNoTimer) loop_.Cancel(std::exchange(call->queue_timer, kNoTimer));
+  metrics_.QueueWait(loop_.clock().Now() - call->arrived);
+  call->generation = Generation::Create(
+      *environment_, *std::exchange(call->prepared, std::nullopt), std::move(call->sink),
+      [this](absl::Duration gap) { metrics_.Token(gap); },
+      [this, call](const GenerationReport& report) { Finish(call, report); });
+  call->generation->Start();
+}
+
+void RouterCore::Reject(const std::shared_ptr<Call>& call, const absl::Status& status) {
+  if (std::exchange(call->over, true)) return;
+  if (call->queue_timer != kNoTimer) loop_.Cancel(std::exchange(call->queue_timer, kNoTimer));
+  if (call->ticket) queue_.Finished(*std::exchange(call->ticket, std::nullopt));
+  metrics_.RequestRejected(call->caller.tenant, v1::ErrorReason_Name(rpc::DetailOf(status).reason()));
+  call->sink->OnEnd(rpc::WithContext(status, "router", call->prepared ? call->prepared->flow.context.request.value() : ""));
+  call->sink.reset();
+  calls_.erase(call);
+  NoteIdle();
+}
+
+void RouterCore::CancelCall(const std::shared_ptr<Call>& call) {
+  const absl::Status status = rpc::MakeError(v1::CLIENT_CANCELLED, "the client left");
+  if (call->generation != nullptr) {
+    call->generation->Cancel(status);
+  } else {
+    Reject(call, status);
+  }
+}
+
+void RouterCore::Finish(const std::shared_ptr<Call>& call, const GenerationReport& report) {
+  if (std::exchange(call->over, true)) return;
+  if (report.first_token != absl::InfiniteFuture()) metrics_.FirstToken(report.first_token - call->arrived);
+  const absl::string_view outcome = report.status.ok() ? "ok" : absl::IsCancelled(report.status) ? "cancelled" : "failed";
+  metrics_.RequestDone(call->caller.tenant, outcome, loop_.clock().Now() - call->arrived, report.usage, report.migrations,
+                       report.retries);
+  if (report.status.ok()) RememberSession(*call->generation, report);
+  if (call->ticket) queue_.Finished(*std::exchange(call->ticket, std::nullopt));
+  metrics_.RequestQueued(queue_.waiting(), queue_.running());
+  calls_.erase(call);
+  // The generation is still on the stack above; it goes when its own reference does.
+  loop_.Post([call] { call->generation.reset(); });
+  NoteIdle();
+}
+
+void RouterCore::RememberSession(const Generation& generation, const GenerationReport& report) {
+  const PreparedRequest& prepared = generation.prepared();
+  if (prepared.request.session_affinity().empty()) return;
+  if (sessions_.size() >= options_.sessions_max) sessions_.erase(sessions_.begin());
+  sessions_[absl::StrCat(prepared.flow.context.tenant.value(), "\n", prepared.request.session_affinity())] = {
+      report.first_choice.prefill, report.first_choice.decode};
+}
+
+void RouterCore::Place(const cluster::PlacementQuery& query, const cluster::FlowSpec& spec,
+                       absl::AnyInvocable<void(absl::StatusOr<cluster::PlacementDecision>)> done) {
+  auto finish = [this, query, done = std::move(done)](std::vector<cluster::WorkerHit> hits) mutable {
+    query.hits = std::move(hits);
+    auto decision = cluster::Place(options_.placement, query, directory_.Workers(), random_);
+    if (decision.ok()) metrics_.Placed(decision->split, decision->predicted_cached_tokens);
+    done(std::move(decision));
+  };
+  metrics_.Degraded("cache_manager", link_ == nullptr || !link_->connected());
+  if (link_ == nullptr || !link_->connected() || !spec.context.domain) {
+    loop_.Post([finish = std::move(finish)]() mutable { finish({}); });
+    return;
+  }
+  v1::LookupRequest request = LookupFor(spec);
+  link_->Lookup(std::move(request), options_.lookup_timeout,
+                [this, finish = std::move(finish)](absl::StatusOr<v1::LookupReply> reply) mutable {
+                  std::vector<cluster::WorkerHit> hits;
+                  if (!reply.ok()) {
+                    metrics_.LookupFailed();
+                  } else {
+                    for (const v1::WorkerHit& hit : reply->hits()) {
+                      hits.push_back({WorkerId(hit.worker_id()), Incarnation(hit.incarnation()), hit.blocks()});
+                    }
+                  }
+                  finish(std::move(hits));
+                });
+}
+
+// One list of keys for each kind of worker: equal weights, numerics and layout name blocks alike.
+v1::LookupRequest RouterCore::LookupFor(const cluster::FlowSpec& spec) const {
+  v1::LookupRequest request;
+  request.set_tenant(spec.context.tenant.value());
+  std::set<std::tuple<Id128, Id128, Id128>> seen;
+  for (const cluster::WorkerState& worker : directory_.Workers()) {
+    const cluster::WorkerDescription& d = worker.description;
+    if (d.page_tokens == 0 || !seen.emplace(d.model_digest, d.numerics_id, d.layout_hash).second) continue;
+    v1::KeyList* list = request.add_lists();
+    list->set_numerics_id(d.numerics_id.ToBytes());
+    const kv::KeyContext context{d.model_digest, d.numerics_id, d.layout_hash, ""};
+    for (const kv::BlockKey& key : kv::BlockKeys(*spec.context.domain, context, spec.prompt, d.page_tokens)) {
+      list->add_keys(key.value().ToBytes());
+    }
+  }
+  return request;
+}
+
+void RouterCore::Drain(std::function<void()> idle) {
+  loop_.Post([this, idle = std::move(idle)]() mutable {
+    draining_ = true;
+    ready_.store(false);
+    idle_ = std::move(idle);
+    in_flight_.store(calls_.size());
+    if (calls_.empty() && idle_) std::exchange(idle_, nullptr)();
+  });
+}
+
+void RouterCore::CancelAll() {
+  loop_.Post([this] {
+    const auto calls = calls_;
+    for (const auto& call : calls) {
+      const absl::Status status = rpc::MakeError(v1::DRAINING, "the router shut down before the request was finished");
+      if (call->generation != nullptr) {
+        call->generation->Cancel(status);
+      } else {
+        Reject(call, status);
+      }
+    }
+  });
+}
+
+void RouterCore::NoteIdle() {
+  in_flight_.store(calls_.size());
+  if (draining_ && calls_.empty() && idle_) std::exchange(idle_, nullptr)();
+}
+
+v1::ListModelsResponse RouterCore::ListModels() {
+  v1::ListModelsResponse response;
+  MutexLock lock(models_mutex_);
+  for (const auto& [name, served] : models_) {
+    if (served.text == nullptr) continue;
+    v1::Model* model = response.add_models();
+    model->set_id(name);
+    model->set_context_tokens(static_cast<uint32_t>(served.text->context_tokens));
+    model->set_vocabulary(static_cast<uint32_t>(served.text->vocabulary));
+    model->set_created(served.created_s);
+  }
+  return response;
+}
+
+absl::StatusOr<v1::TokenizeResponse> RouterCore::Tokenize(const v1::TokenizeRequest& request) {
+  SLUICE_ASSIGN_OR_RETURN(const auto model, FindModel(request.model()));
+  v1::TokenizeResponse response;
+  std::vector<request::TokenId> ids;
+  if (request.has_messages()) {
+    std::vector<text::ChatMessage> messages;
+    for (const v1::Message& message : request.messages().messages()) {
+      messages.push_back({message.role(), message.content(), ""});
+    }
+    text::ChatOptions options;
+    if (request.messages().has_add_generation_prompt()) {
+      options.add_generation_prompt = request.messages().add_generation_prompt();
+    }
+    SLUICE_ASSIGN_OR_RETURN(ids, model.second->EncodeChat(messages, options, response.mutable_rendered()));
+  } else {
+    if (model.second->tokenizer == nullptr) return absl::FailedPreconditionError("the model has no tokenizer");
+    SLUICE_ASSIGN_OR_RETURN(ids, model.second->tokenizer->Encode(request.text(), request.special()));
+  }
+  rpc::AddTokens(ids, response.mutable_ids());
+  return response;
+}
+
+absl::StatusOr<v1::DetokenizeResponse> RouterCore::Detokenize(const v1::DetokenizeRequest& request) {
+  SLUICE_ASSIGN_OR_RETURN(const auto model, FindModel(request.model()));
+  if (model.second->tokenizer == nullptr) return absl::FailedPreconditionError("the model has no tokenizer");
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<request::TokenId> ids, rpc::ParseTokens(request.ids()));
+  v1::DetokenizeResponse response;
+  response.set_text(text::Detokenize(*model.second->tokenizer, ids, {.skip_special_tokens = false}));
+  return response;
+}
+
+}  // namespace sluice::router

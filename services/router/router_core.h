@@ -1,0 +1,127 @@
+// The router without its front ends: admission, queue, placement, flows. Front ends speak to it as rpc::InferenceBackend.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "base/loop.h"
+#include "base/random.h"
+#include "cluster/directory.h"
+#include "cluster/fair_queue.h"
+#include "cluster/placement.h"
+#include "cluster/request_flow.h"
+#include "rpc/inference_backend.h"
+#include "services/router/cluster_link.h"
+#include "services/router/generation.h"
+#include "services/router/router_metrics.h"
+#include "services/text_model/text_model.h"
+
+namespace sluice::router {
+
+struct RouterOptions {
+  cluster::PlacementOptions placement;
+  cluster::RetryOptions retry;
+  cluster::BreakerOptions breaker;
+  cluster::FairQueueOptions queue;
+  absl::Duration default_deadline = absl::Seconds(600);
+  absl::Duration lookup_timeout = absl::Milliseconds(20);
+  std::string cache_secret;
+  size_t sessions_max = 10000;  // remembered for affinity
+  // API key -> tenant; empty together with `no_auth` false refuses everybody.
+  absl::flat_hash_map<std::string, TenantId> api_keys;
+  bool no_auth = false;
+};
+
+// Thread-safe front; the state belongs to `loop`. Text work runs on `text_loop`. Both loops must be stopped before the core is
+// destroyed.
+class RouterCore final : public rpc::InferenceBackend {
+ public:
+  using ClientFactory = std::function<std::unique_ptr<cluster::WorkerClient>(cluster::Directory&)>;
+  RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, RandomSource& random, RouterMetrics& metrics,
+             const ClientFactory& make_client);
+  ~RouterCore() override;
+
+  // Before the first request. Null: run without a cache-manager.
+  void SetLink(std::unique_ptr<ClusterLink> link) { link_ = std::move(link); }
+  // A text model known from the start; otherwise the files that the workers name are used.
+  void AddModel(std::shared_ptr<const services::TextModel> model);
+  // On the loop.
+  void OnView(const v1::WorkerView& view, bool fresh);
+
+  // Refuses new requests from now on. `idle` runs on the loop once nothing is left, or at once.
+  void Drain(std::function<void()> idle);
+  // Ends what is left with UNAVAILABLE.
+  void CancelAll();
+  size_t in_flight() const { return in_flight_.load(); }
+
+  absl::StatusOr<TenantId> Authenticate(absl::string_view api_key) override;
+  std::function<void()> Generate(v1::GenerateRequest request, rpc::Caller caller,
+                                 std::unique_ptr<rpc::GenerationSink> sink) override;
+  v1::ListModelsResponse ListModels() override;
+  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request) override;
+  absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request) override;
+  bool Ready() const override { return ready_.load(); }
+
+ private:
+  // One request from its arrival to its end. Only touched on the loop after Generate returned.
+  struct Call {
+    rpc::Caller caller;
+    std::unique_ptr<rpc::GenerationSink> sink;  // until the generation takes it
+    std::optional<PreparedRequest> prepared;
+    std::shared_ptr<Generation> generation;
+    std::optional<cluster::FairQueue::Ticket> ticket;
+    TimerId queue_timer = kNoTimer;
+    absl::Time arrived;
+    bool over = false;
+  };
+  struct Served {
+    std::shared_ptr<const services::TextModel> text;
+    int64_t created_s = 0;
+    bool loading = false;
+  };
+
+  void OnPrepared(const std::shared_ptr<Call>& call, absl::StatusOr<PreparedRequest> prepared);
+  absl::Status Enqueue(const std::shared_ptr<Call>& call);
+  void StartGeneration(const std::shared_ptr<Call>& call);
+  void Reject(const std::shared_ptr<Call>& call, const absl::Status& status);
+  void CancelCall(const std::shared_ptr<Call>& call);
+  void Finish(const std::shared_ptr<Call>& call, const GenerationReport& report);
+  void Place(const cluster::PlacementQuery& query, const cluster::FlowSpec& spec,
+             absl::AnyInvocable<void(absl::StatusOr<cluster::PlacementDecision>)> done);
+  v1::LookupRequest LookupFor(const cluster::FlowSpec& spec) const;
+  void LoadModel(const std::string& name, const std::string& path);
+  absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>>> FindModel(absl::string_view name);
+  void RememberSession(const Generation& generation, const GenerationReport& report);
+  void NoteIdle();
+
+  const RouterOptions options_;
+  Loop& loop_;
+  Loop& text_loop_;
+  RandomSource& random_;
+  RouterMetrics& metrics_;
+  cluster::Directory directory_;
+  cluster::RetryBudget budget_;
+  cluster::FairQueue queue_;
+  std::unique_ptr<cluster::WorkerClient> client_;
+  std::unique_ptr<ClusterLink> link_;
+  std::unique_ptr<cluster::FlowEnvironment> environment_;
+  absl::flat_hash_set<std::shared_ptr<Call>> calls_;
+  struct Session {
+    WorkerId prefill;
+    WorkerId decode;
+  };
+  absl::flat_hash_map<std::string, Session> sessions_;
+  std::function<void()> idle_;
+  bool draining_ = false;
+
+  std::atomic<size_t> in_flight_{0};
+  std::atomic<bool> ready_{false};
+  Mutex models_mutex_;
+  absl::flat_hash_map<std::string, Served> models_ SLUICE_GUARDED_BY(models_mutex_);
+};
+
+}  // namespace sluice::router
