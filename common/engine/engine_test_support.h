@@ -102,6 +102,25 @@ class PoolMemory {
   const size_t bytes_;
 };
 
+// A spec without pages, again.
+inline SequenceSpec Copy(const SequenceSpec& from) {
+  SLUICE_CHECK(from.pages.empty());
+  SequenceSpec spec;
+  spec.id = from.id;
+  spec.request = from.request;
+  spec.tenant = from.tenant;
+  spec.priority = from.priority;
+  spec.kind = from.kind;
+  spec.prompt = from.prompt;
+  spec.emitted = from.emitted;
+  spec.sampling = from.sampling;
+  spec.deadline = from.deadline;
+  spec.domain = from.domain;
+  spec.held_blocks = from.held_blocks;
+  spec.offer_pages = from.offer_pages;
+  return spec;
+}
+
 struct TestEngineOptions {
   EngineOptions engine;
   ToyModelOptions model;
@@ -135,7 +154,10 @@ class TestEngine {
       if (engine_->Step() == 0) break;
     }
   }
-  Record Run(SequenceSpec spec) {
+  absl::Status Submit(SequenceSpec&& spec) { return engine_->Submit(std::move(spec)); }
+  absl::Status Submit(const SequenceSpec& spec) { return engine_->Submit(Copy(spec)); }
+  Record Run(const SequenceSpec& spec) { return Run(Copy(spec)); }
+  Record Run(SequenceSpec&& spec) {
     const uint64_t id = spec.id.value();
     const absl::Status status = engine_->Submit(std::move(spec));
     SLUICE_CHECK(status.ok()) << status;
