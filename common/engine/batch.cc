@@ -13,7 +13,8 @@ std::vector<Segment> BuildSegments(std::vector<BatchEntry>& batch, int* rows) {
   for (BatchEntry& entry : batch) {
     const Sequence& sequence = *entry.sequence;
     Segment segment;
-    segment.tokens = absl::MakeConstSpan(sequence.tokens()).subspan(sequence.computed(), entry.tokens);
+    segment.tokens =
+        absl::MakeConstSpan(sequence.tokens()).subspan(sequence.computed(), entry.tokens);
     segment.first_position = static_cast<int32_t>(sequence.computed());
     segment.pages = sequence.page_data();
     const bool wanted = entry.tokens == sequence.remaining() && sequence.samples();
@@ -29,7 +30,8 @@ void LayerReporter::LayersDone(int begin, int end) {
       << "layers " << begin << ".." << end << " after " << reported_;
   if (end - reported_ < layer_group_ && end < layers_) return;
   for (const BatchEntry& entry : batch_) {
-    const uint32_t final_blocks = entry.sequence->FinalBlocks(entry.sequence->computed() + entry.tokens);
+    const uint32_t final_blocks =
+        entry.sequence->FinalBlocks(entry.sequence->computed() + entry.tokens);
     ReportPages(*entry.sequence, final_blocks, reported_, end, events_);
   }
   reported_ = end;

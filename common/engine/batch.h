@@ -1,4 +1,5 @@
-// One step's batch: which tokens of which sequences, as segments for the model, and the report of pages as layers finish.
+// One step's batch: which tokens of which sequences, as segments for the model, and the report of
+// pages as layers finish.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,8 @@ struct BatchEntry {
   int row = -1;
 };
 
-// Lets another thread stop a pass whose only sequence is `id`. Interrupt is thread-safe; the rest belongs to the loop.
+// Lets another thread stop a pass whose only sequence is `id`. Interrupt is thread-safe; the rest
+// belongs to the loop.
 class InterruptFlag {
  public:
   // A pass begins; `alone` is null when several sequences share it.
@@ -40,15 +42,20 @@ class InterruptFlag {
   std::atomic<bool> interrupted_{false};
 };
 
-// Sets the logits rows of the entries and returns the segments. The entries' sequences must not change while they are used.
+// Sets the logits rows of the entries and returns the segments. The entries' sequences must not
+// change while they are used.
 std::vector<Segment> BuildSegments(std::vector<BatchEntry>& batch, int* rows);
 
 // Reports pages whose last prompt token is computed in this pass, one layer group after the other.
 class LayerReporter final : public ForwardHooks {
  public:
-  LayerReporter(const std::vector<BatchEntry>& batch, int layers, int layer_group, EngineEvents& events,
-                const InterruptFlag& interrupt)
-      : batch_(batch), layers_(layers), layer_group_(layer_group), events_(events), interrupt_(interrupt) {}
+  LayerReporter(const std::vector<BatchEntry>& batch, int layers, int layer_group,
+                EngineEvents& events, const InterruptFlag& interrupt)
+      : batch_(batch),
+        layers_(layers),
+        layer_group_(layer_group),
+        events_(events),
+        interrupt_(interrupt) {}
 
   void LayersDone(int begin, int end) override;
   bool Cancelled() override { return interrupt_.interrupted(); }
@@ -62,8 +69,8 @@ class LayerReporter final : public ForwardHooks {
   int reported_ = 0;  // layers told to the events so far
 };
 
-// Tells the events that layers [layer_begin, layer_end) of blocks [sequence.reported, final_blocks) are final, if the
-// sequence offers its pages. Does not move `reported`.
+// Tells the events that layers [layer_begin, layer_end) of blocks [sequence.reported, final_blocks)
+// are final, if the sequence offers its pages. Does not move `reported`.
 void ReportPages(const Sequence& sequence, uint32_t final_blocks, int layer_begin, int layer_end,
                  EngineEvents& events);
 

@@ -22,14 +22,16 @@ int LayerGroup(const EngineOptions& options, const ModelInfo& model) {
 
 }  // namespace
 
-std::unique_ptr<Engine> Engine::Create(const EngineOptions& options, ModelRunner& model, kv::PagePool& pool,
-                                       kv::PrefixIndex& index, const Clock& clock, EngineEvents& events,
+std::unique_ptr<Engine> Engine::Create(const EngineOptions& options, ModelRunner& model,
+                                       kv::PagePool& pool, kv::PrefixIndex& index,
+                                       const Clock& clock, EngineEvents& events,
                                        FaultInjector* faults) {
   return std::make_unique<EngineImpl>(options, model, pool, index, clock, events, faults);
 }
 
 EngineImpl::EngineImpl(const EngineOptions& options, ModelRunner& model, kv::PagePool& pool,
-                       kv::PrefixIndex& index, const Clock& clock, EngineEvents& events, FaultInjector* faults)
+                       kv::PrefixIndex& index, const Clock& clock, EngineEvents& events,
+                       FaultInjector* faults)
     : options_(options),
       model_(model),
       pool_(pool),
@@ -40,7 +42,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, ModelRunner& model, kv::Pag
       layer_group_(LayerGroup(options, model.info())),
       last_progress_(clock.Now()) {
   SLUICE_CHECK(options.step_tokens_max > 0 && options.batch_max > 0);
-  SLUICE_CHECK(pool.layout().hash() == model.info().layout.hash()) << "the pool has another layout than the model";
+  SLUICE_CHECK(pool.layout().hash() == model.info().layout.hash())
+      << "the pool has another layout than the model";
 }
 
 absl::Status EngineImpl::CheckSpec(const SequenceSpec& spec) const {
@@ -55,34 +58,38 @@ absl::Status EngineImpl::CheckSpec(const SequenceSpec& spec) const {
   for (const auto* list : {&spec.prompt, &spec.emitted}) {
     for (TokenId token : *list) {
       if (token >= 0 && token < model.vocabulary) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("token ", token, " is outside the vocabulary of ", model.vocabulary, " tokens"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "token ", token, " is outside the vocabulary of ", model.vocabulary, " tokens"));
     }
   }
   absl::Status sampling = request::ValidateSampling(spec.sampling, model.vocabulary);
   if (!sampling.ok()) return sampling;
   if (spec.kind != SequenceKind::kPrefill && spec.emitted.size() >= spec.sampling.max_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("the output has ", spec.emitted.size(),
-                                                   " tokens already; max_tokens is ", spec.sampling.max_tokens));
+                                                   " tokens already; max_tokens is ",
+                                                   spec.sampling.max_tokens));
   }
   const size_t prompt_pages = model.layout.PagesFor(static_cast<uint32_t>(spec.prompt.size()));
   if (spec.kind == SequenceKind::kDecode) {
     if (spec.emitted.empty()) return absl::InvalidArgumentError("a decode needs the first token");
     if (spec.pages.size() < prompt_pages) {
-      return absl::InvalidArgumentError(absl::StrCat("a prompt of ", spec.prompt.size(), " tokens came with ",
-                                                     spec.pages.size(), " pages; it fills ", prompt_pages));
+      return absl::InvalidArgumentError(absl::StrCat("a prompt of ", spec.prompt.size(),
+                                                     " tokens came with ", spec.pages.size(),
+                                                     " pages; it fills ", prompt_pages));
     }
   }
   const size_t to_compute = spec.kind == SequenceKind::kPrefill ? spec.prompt.size() : tokens;
   const size_t pages = model.layout.PagesFor(static_cast<uint32_t>(to_compute));
   if (pages > pool_.size()) {
-    return absl::ResourceExhaustedError(absl::StrCat(to_compute, " tokens need ", pages, " pages; the pool has ",
-                                                     pool_.size(), ": shorten the prompt or enlarge the pool"));
+    return absl::ResourceExhaustedError(absl::StrCat(to_compute, " tokens need ", pages,
+                                                     " pages; the pool has ", pool_.size(),
+                                                     ": shorten the prompt or enlarge the pool"));
   }
   return absl::OkStatus();
 }
 
-std::vector<kv::BlockKey> EngineImpl::KeysOf(const SequenceSpec& spec, absl::Span<const TokenId> tokens) const {
+std::vector<kv::BlockKey> EngineImpl::KeysOf(const SequenceSpec& spec,
+                                             absl::Span<const TokenId> tokens) const {
   // Pages made elsewhere may be called ours only if they are what we would have computed.
   const bool foreign = spec.kind == SequenceKind::kDecode && !options_.may_recompute_prompts;
   if (!spec.domain.has_value() || foreign) return {};
@@ -95,17 +102,19 @@ absl::Status EngineImpl::Submit(SequenceSpec spec) {
   if (sequences_.contains(spec.id)) {
     return absl::InvalidArgumentError(absl::StrCat("sequence ", spec.id.value(), " is in use"));
   }
-  const auto unstarted = static_cast<uint32_t>(
-      std::count_if(waiting_.begin(), waiting_.end(), [](const Sequence* s) { return !s->started; }));
+  const auto unstarted = static_cast<uint32_t>(std::count_if(
+      waiting_.begin(), waiting_.end(), [](const Sequence* s) { return !s->started; }));
   if (unstarted >= options_.waiting_max) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(unstarted, " sequences wait to start; at most ", options_.waiting_max, " may: try again later"));
+        absl::StrCat(unstarted, " sequences wait to start; at most ", options_.waiting_max,
+                     " may: try again later"));
   }
   absl::Status status = CheckSpec(spec);
   if (!status.ok()) return status;
   std::vector<kv::BlockKey> keys = KeysOf(spec, spec.prompt);
   const SequenceId id = spec.id;
-  auto sequence = std::make_unique<Sequence>(std::move(spec), arrivals_++, model_.info(), std::move(keys));
+  auto sequence =
+      std::make_unique<Sequence>(std::move(spec), arrivals_++, model_.info(), std::move(keys));
   waiting_.push_back(sequence.get());
   sequences_.emplace(id, std::move(sequence));
   return absl::OkStatus();
@@ -144,7 +153,8 @@ uint32_t EngineImpl::Step() {
   last_progress_ = clock_.Now();
   EndOverdue(last_progress_);
   std::vector<BatchEntry> batch;
-  // A sequence whose page is not its own any more ends alone; the others are planned again, with the room it leaves.
+  // A sequence whose page is not its own any more ends alone; the others are planned again, with
+  // the room it leaves.
   for (;;) {
     batch = Schedule();
     std::vector<Sequence*> stale;
@@ -153,7 +163,8 @@ uint32_t EngineImpl::Step() {
     }
     if (stale.empty()) break;
     for (Sequence* sequence : stale) {
-      Finish(*sequence, absl::AbortedError("a page of the sequence was given to another owner: its tag differs"));
+      Finish(*sequence, absl::AbortedError(
+                            "a page of the sequence was given to another owner: its tag differs"));
     }
   }
   if (batch.empty()) return 0;
@@ -214,7 +225,8 @@ void EngineImpl::AfterPass(const std::vector<BatchEntry>& batch) {
 void EngineImpl::TakeToken(const BatchEntry& entry) {
   Sequence& sequence = *entry.sequence;
   const auto vocabulary = static_cast<size_t>(model_.info().vocabulary);
-  const auto row = absl::MakeConstSpan(logits_).subspan(static_cast<size_t>(entry.row) * vocabulary, vocabulary);
+  const auto row =
+      absl::MakeConstSpan(logits_).subspan(static_cast<size_t>(entry.row) * vocabulary, vocabulary);
   const uint32_t position = sequence.output_tokens();
   const absl::StatusOr<request::SampledToken> sampled = sequence.sampler().Sample(row, position);
   if (!sampled.ok()) return Finish(sequence, sampled.status());
@@ -227,19 +239,22 @@ void EngineImpl::TakeToken(const BatchEntry& entry) {
   } else {
     events_.OnPromptDone(sequence.id(), *sampled, finish);
   }
-  if (!sequence.streams() || finish != request::FinishReason::kNone) return Finish(sequence, absl::OkStatus());
-  const uint32_t pages = model_.info().layout.PagesFor(static_cast<uint32_t>(sequence.tokens().size()));
+  if (!sequence.streams() || finish != request::FinishReason::kNone)
+    return Finish(sequence, absl::OkStatus());
+  const uint32_t pages =
+      model_.info().layout.PagesFor(static_cast<uint32_t>(sequence.tokens().size()));
   if (pages > pool_.size()) {
-    Finish(sequence, absl::ResourceExhaustedError(
-                         absl::StrCat("the sequence has grown to ", sequence.tokens().size(), " tokens, ", pages,
-                                      " pages; the pool has ", pool_.size(), ": ask for fewer tokens")));
+    Finish(sequence, absl::ResourceExhaustedError(absl::StrCat(
+                         "the sequence has grown to ", sequence.tokens().size(), " tokens, ", pages,
+                         " pages; the pool has ", pool_.size(), ": ask for fewer tokens")));
   }
 }
 
 request::FinishReason EngineImpl::FinishAfter(const Sequence& sequence, TokenId token) const {
   if (sequence.sampler().EndsSequence(token)) return request::FinishReason::kStop;
-  const bool long_enough = sequence.output_tokens() >= sequence.spec().sampling.max_tokens ||
-                           sequence.tokens().size() >= static_cast<size_t>(model_.info().context_tokens);
+  const bool long_enough =
+      sequence.output_tokens() >= sequence.spec().sampling.max_tokens ||
+      sequence.tokens().size() >= static_cast<size_t>(model_.info().context_tokens);
   return long_enough ? request::FinishReason::kLength : request::FinishReason::kNone;
 }
 
@@ -250,7 +265,8 @@ EngineLoad EngineImpl::load() const {
   for (const auto& [id, sequence] : sequences_) {
     const uint32_t prompt = sequence->prompt_tokens();
     load.prefill_tokens += prompt - std::min(prompt, sequence->computed());
-    if (sequence->running && sequence->computed() >= prompt) load.decode_tokens += sequence->tokens().size();
+    if (sequence->running && sequence->computed() >= prompt)
+      load.decode_tokens += sequence->tokens().size();
   }
   load.prefill_tokens_per_s = rates_.prefill_tokens_per_s();
   load.decode_step_ms = absl::ToDoubleMilliseconds(rates_.decode_step());

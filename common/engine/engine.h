@@ -1,4 +1,5 @@
-// One worker's engine: admits sequences, plans steps, runs the model, samples, and reports. Knows nothing of networks.
+// One worker's engine: admits sequences, plans steps, runs the model, samples, and reports. Knows
+// nothing of networks.
 #pragma once
 
 #include <cstdint>
@@ -29,20 +30,21 @@ enum class SequenceKind {
 
 // What to do for one sequence.
 struct SequenceSpec {
-  SequenceId id;       // unique within the engine
-  RequestId request;   // for logs
+  SequenceId id;      // unique within the engine
+  RequestId request;  // for logs
   TenantId tenant;
   int32_t priority = 0;
   SequenceKind kind = SequenceKind::kLocal;
   std::vector<TokenId> prompt;  // at least one token
-  // Output tokens the client has already (or the first token sampled elsewhere): fed, never sampled again.
-  // kDecode needs at least one. With kPrefill and a non-empty list no token is sampled.
+  // Output tokens the client has already (or the first token sampled elsewhere): fed, never sampled
+  // again. kDecode needs at least one. With kPrefill and a non-empty list no token is sampled.
   std::vector<TokenId> emitted;
   request::SamplingParams sampling;
   absl::Time deadline = absl::InfiniteFuture();
   // Namespace for prefix reuse; empty: neither look up nor publish.
   std::optional<kv::CacheDomain> domain;
-  // kPrefill: the taker holds this many leading blocks; pages from there on are reported by OnPagesFinal.
+  // kPrefill: the taker holds this many leading blocks; pages from there on are reported by
+  // OnPagesFinal.
   uint32_t held_blocks = 0;
   // kPrefill: false when nothing is to be handed over.
   bool offer_pages = false;
@@ -63,33 +65,40 @@ struct SequenceStats {
   uint32_t preemptions = 0;
 };
 
-// Called on the engine's loop, in order per sequence. Must not call back into the engine except through its loop.
+// Called on the engine's loop, in order per sequence. Must not call back into the engine except
+// through its loop.
 class EngineEvents {
  public:
   virtual ~EngineEvents() = default;
   virtual void OnStarted(SequenceId sequence, uint32_t cached_tokens) = 0;
-  // Layers [layer_begin, layer_end) of these pages hold all their prompt tokens. Also called for pages found in the cache
-  // (all layers at once). Each (block, layer) from held_blocks on is reported exactly once before OnPromptDone.
-  virtual void OnPagesFinal(SequenceId sequence, std::vector<FinalPage> pages, int layer_begin, int layer_end) = 0;
+  // Layers [layer_begin, layer_end) of these pages hold all their prompt tokens. Also called for
+  // pages found in the cache (all layers at once). Each (block, layer) from held_blocks on is
+  // reported exactly once before OnPromptDone.
+  virtual void OnPagesFinal(SequenceId sequence, std::vector<FinalPage> pages, int layer_begin,
+                            int layer_end) = 0;
   // kPrefill: all pages were reported. `first` is empty when the spec had emitted tokens.
   virtual void OnPromptDone(SequenceId sequence, const std::optional<request::SampledToken>& first,
                             request::FinishReason finish) = 0;
-  // kLocal and kDecode: one output token. `position` counts output tokens from 0. `logits_hash` is XXH3 of the row it came from.
+  // kLocal and kDecode: one output token. `position` counts output tokens from 0. `logits_hash` is
+  // XXH3 of the row it came from.
   virtual void OnToken(SequenceId sequence, uint32_t position, const request::SampledToken& token,
                        request::FinishReason finish, uint64_t logits_hash) = 0;
-  // The last event of a sequence, exactly once: OK after its finish, else CANCELLED, DEADLINE_EXCEEDED, ABORTED (tag mismatch,
-  // preempted where the prompt cannot be recomputed), RESOURCE_EXHAUSTED, INTERNAL. Its pages are released.
-  virtual void OnFinished(SequenceId sequence, const absl::Status& status, const SequenceStats& stats) = 0;
+  // The last event of a sequence, exactly once: OK after its finish, else CANCELLED,
+  // DEADLINE_EXCEEDED, ABORTED (tag mismatch, preempted where the prompt cannot be recomputed),
+  // RESOURCE_EXHAUSTED, INTERNAL. Its pages are released.
+  virtual void OnFinished(SequenceId sequence, const absl::Status& status,
+                          const SequenceStats& stats) = 0;
 };
 
 struct EngineOptions {
-  uint32_t step_tokens_max = 512;   // tokens computed in one step
-  uint32_t batch_max = 64;          // sequences decoded in one step
-  uint32_t waiting_max = 256;       // sequences submitted but not started
+  uint32_t step_tokens_max = 512;  // tokens computed in one step
+  uint32_t batch_max = 64;         // sequences decoded in one step
+  uint32_t waiting_max = 256;      // sequences submitted but not started
   absl::Duration itl_target = absl::Milliseconds(50);
   // Layers after which final pages are reported; 0: the fewest whose piece reaches 64 KiB.
   uint32_t layer_group = 0;
-  // Prompts may be recomputed here after a preemption (the pages' producer has this engine's numerics id).
+  // Prompts may be recomputed here after a preemption (the pages' producer has this engine's
+  // numerics id).
   bool may_recompute_prompts = true;
 };
 
@@ -106,22 +115,25 @@ struct EngineLoad {
 class Engine {
  public:
   // All references must outlive the engine. `faults` may be null.
-  static std::unique_ptr<Engine> Create(const EngineOptions& options, ModelRunner& model, kv::PagePool& pool,
-                                        kv::PrefixIndex& index, const Clock& clock, EngineEvents& events,
+  static std::unique_ptr<Engine> Create(const EngineOptions& options, ModelRunner& model,
+                                        kv::PagePool& pool, kv::PrefixIndex& index,
+                                        const Clock& clock, EngineEvents& events,
                                         FaultInjector* faults);
   virtual ~Engine() = default;
 
-  // Errors: RESOURCE_EXHAUSTED when waiting_max is reached or the prompt can never fit the pool; INVALID_ARGUMENT for a prompt
-  // over the context, an id in use, or tokens outside the vocabulary. No event follows an error.
+  // Errors: RESOURCE_EXHAUSTED when waiting_max is reached or the prompt can never fit the pool;
+  // INVALID_ARGUMENT for a prompt over the context, an id in use, or tokens outside the vocabulary.
+  // No event follows an error.
   virtual absl::Status Submit(SequenceSpec spec) = 0;
   // OnFinished(CANCELLED) follows within one step. Unknown ids are ignored.
   virtual void Cancel(SequenceId sequence) = 0;
-  // May be called from another thread: makes a running prefill of the sequence stop between two layers, if nobody else is in
-  // its batch. Cancel must follow on the loop. Thread-safe.
+  // May be called from another thread: makes a running prefill of the sequence stop between two
+  // layers, if nobody else is in its batch. Cancel must follow on the loop. Thread-safe.
   virtual void Interrupt(SequenceId sequence) = 0;
 
   virtual bool HasWork() const = 0;
-  // Plans and runs one step. Returns the number of tokens computed; 0 with HasWork() means: waiting for pages.
+  // Plans and runs one step. Returns the number of tokens computed; 0 with HasWork() means: waiting
+  // for pages.
   virtual uint32_t Step() = 0;
 
   virtual EngineLoad load() const = 0;

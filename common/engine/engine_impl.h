@@ -16,8 +16,9 @@ namespace sluice::engine {
 
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(const EngineOptions& options, ModelRunner& model, kv::PagePool& pool, kv::PrefixIndex& index,
-             const Clock& clock, EngineEvents& events, FaultInjector* faults);
+  EngineImpl(const EngineOptions& options, ModelRunner& model, kv::PagePool& pool,
+             kv::PrefixIndex& index, const Clock& clock, EngineEvents& events,
+             FaultInjector* faults);
 
   absl::Status Submit(SequenceSpec spec) override;
   void Cancel(SequenceId sequence) override;
@@ -29,11 +30,13 @@ class EngineImpl final : public Engine {
 
  private:
   absl::Status CheckSpec(const SequenceSpec& spec) const;
-  std::vector<kv::BlockKey> KeysOf(const SequenceSpec& spec, absl::Span<const TokenId> tokens) const;
+  std::vector<kv::BlockKey> KeysOf(const SequenceSpec& spec,
+                                   absl::Span<const TokenId> tokens) const;
 
   // Ends what was cancelled or is too late.
   void EndOverdue(absl::Time now);
-  // The one place where a sequence ends: publishes its blocks if they can be trusted, releases its pages, tells the events.
+  // The one place where a sequence ends: publishes its blocks if they can be trusted, releases its
+  // pages, tells the events.
   void Finish(Sequence& sequence, const absl::Status& status);
   absl::Status Compute(std::vector<BatchEntry>& batch);
   void AfterPass(const std::vector<BatchEntry>& batch);

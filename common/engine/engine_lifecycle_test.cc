@@ -1,4 +1,5 @@
-// How sequences start and end: refusals, cancellation in every state, deadlines, damaged pages, failing runners, reports.
+// How sequences start and end: refusals, cancellation in every state, deadlines, damaged pages,
+// failing runners, reports.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -19,7 +20,8 @@ class HookedRunner final : public ModelRunner {
   }
   const ModelInfo& info() const override { return toy_->info(); }
   uint64_t weight_bytes_read() const override { return 0; }
-  absl::Status Forward(absl::Span<const Segment> segments, ForwardHooks* hooks, absl::Span<float> logits) override {
+  absl::Status Forward(absl::Span<const Segment> segments, ForwardHooks* hooks,
+                       absl::Span<float> logits) override {
     ++passes;
     uint32_t tokens = 0;
     for (const Segment& segment : segments) tokens += static_cast<uint32_t>(segment.tokens.size());
@@ -58,7 +60,8 @@ TEST(EngineRefusals, SayWhatIsWrongAndSendNoEvent) {
   options.model.context_tokens = 1000;
   options.pages = 20;
   TestEngine engine(options);
-  const auto refused = [&](const std::function<void(SequenceSpec&)>& change, absl::StatusCode code) {
+  const auto refused = [&](const std::function<void(SequenceSpec&)>& change,
+                           absl::StatusCode code) {
     SequenceSpec spec = LocalSpec(1, RandomPrompt(1, 10));
     change(spec);
     const absl::Status status = engine.Submit(std::move(spec));
@@ -67,7 +70,8 @@ TEST(EngineRefusals, SayWhatIsWrongAndSendNoEvent) {
   const auto kInvalid = absl::StatusCode::kInvalidArgument;
   refused([](SequenceSpec& s) { s.prompt.clear(); }, kInvalid);
   refused([](SequenceSpec& s) { s.prompt = RandomPrompt(1, 1001); }, kInvalid);
-  refused([](SequenceSpec& s) { s.prompt = RandomPrompt(1, 641); }, absl::StatusCode::kResourceExhausted);
+  refused([](SequenceSpec& s) { s.prompt = RandomPrompt(1, 641); },
+          absl::StatusCode::kResourceExhausted);
   refused([](SequenceSpec& s) { s.prompt[3] = 258; }, kInvalid);
   refused([](SequenceSpec& s) { s.emitted = {-1}; }, kInvalid);
   refused([](SequenceSpec& s) { s.emitted.assign(16, 1); }, kInvalid);
@@ -149,9 +153,10 @@ TEST(EngineEnds, LogprobsTravelWithTheToken) {
 
 class EngineCancel : public testing::Test {
  protected:
-  // Runs a bystander beside the victim and checks that it notices nothing and that all pages come back.
-  void Check(const std::function<void(TestEngine&)>& until, const std::function<void(TestEngine&)>& end,
-             absl::StatusCode code) {
+  // Runs a bystander beside the victim and checks that it notices nothing and that all pages come
+  // back.
+  void Check(const std::function<void(TestEngine&)>& until,
+             const std::function<void(TestEngine&)>& end, absl::StatusCode code) {
     TestEngineOptions options;
     options.pages = 40;
     options.engine.step_tokens_max = 64;
@@ -293,7 +298,8 @@ TEST(EngineTags, AStaleTagEndsThatSequenceOnly) {
     TestEngine solo(options);
     const Record expected = solo.Run(LocalSpec(2, RandomPrompt(2, 150), 30));
     TestEngine engine(options);
-    for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(engine.Submit(LocalSpec(id, RandomPrompt(id, 150), 30)).ok());
+    for (uint64_t id = 1; id <= 3; ++id)
+      ASSERT_TRUE(engine.Submit(LocalSpec(id, RandomPrompt(id, 150), 30)).ok());
     for (int i = 0; i < steps; ++i) engine->Step();
     CorruptPageOf(engine, 1);
     const size_t tokens = engine.record(1).tokens.size();
@@ -330,7 +336,8 @@ TEST(EngineFailures, ARunnerErrorEndsItsBatchOnly) {
   TestEngineOptions options;
   options.engine.batch_max = 2;
   TestEngine engine(options);
-  for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(engine.Submit(LocalSpec(id, RandomPrompt(id, 50))).ok());
+  for (uint64_t id = 1; id <= 3; ++id)
+    ASSERT_TRUE(engine.Submit(LocalSpec(id, RandomPrompt(id, 50))).ok());
   engine.faults.Arm("engine.before_forward", [] { return absl::InternalError("broken"); });
   engine->Step();
   engine.faults.Disarm("engine.before_forward");
@@ -346,7 +353,8 @@ TEST(EngineSteps, OnePassPerStepWhateverTheBatch) {
   TestEngineOptions options;
   HookedRunner runner(options.model);
   TestEngine engine(options, &runner);
-  for (uint64_t id = 0; id < 16; ++id) ASSERT_TRUE(engine.Submit(LocalSpec(id, RandomPrompt(id, 20), 10)).ok());
+  for (uint64_t id = 0; id < 16; ++id)
+    ASSERT_TRUE(engine.Submit(LocalSpec(id, RandomPrompt(id, 20), 10)).ok());
   engine.Drain();
   EXPECT_EQ(runner.passes, engine.steps);
   EXPECT_EQ(runner.passes, 10);

@@ -20,7 +20,8 @@ bool TagMatches(const kv::PageLease& page) {
 std::vector<BatchEntry> EngineImpl::Schedule() {
   for (Sequence* sequence : waiting_) sequence->blocked = false;
   StepPlan plan;
-  // Every round preempts, admits or blocks somebody, so there are at most as many as there are sequences.
+  // Every round preempts, admits or blocks somebody, so there are at most as many as there are
+  // sequences.
   for (;;) {
     plan = PlanStep(StateForPlan());
     if (!plan.preempt.empty()) {
@@ -52,11 +53,12 @@ SchedulerState EngineImpl::StateForPlan() const {
   for (const Sequence* sequence : waiting_) {
     SequenceView view = sequence->View();
     if (sequence->page_count() > 0) {
-      // It came with its pages: what it lacks it gets like any running sequence, and waiting would not free a page.
+      // It came with its pages: what it lacks it gets like any running sequence, and waiting would
+      // not free a page.
       view.pages_missing = 0;
     } else if (view.pages_missing + running_.size() > state.pages_available) {
-      // Only where pages are scarce is it worth knowing how many the index holds already. Whether those are counted as
-      // available too is seen at admission.
+      // Only where pages are scarce is it worth knowing how many the index holds already. Whether
+      // those are counted as available too is seen at admission.
       view.pages_missing -= static_cast<uint32_t>(index_.Count(ReusableKeys(*sequence)));
     }
     state.waiting.push_back(view);
@@ -94,7 +96,8 @@ bool EngineImpl::Admit(Sequence& sequence) {
   }
   for (Sequence* other : waiting_) {
     const bool before = other->spec().priority > sequence.spec().priority ||
-                        (other->spec().priority == sequence.spec().priority && other->arrival() < sequence.arrival());
+                        (other->spec().priority == sequence.spec().priority &&
+                         other->arrival() < sequence.arrival());
     if (before) ++other->overtaken;
   }
   waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &sequence));
@@ -138,14 +141,16 @@ void EngineImpl::Preempt(Sequence& sequence) {
     Finish(sequence, absl::AbortedError("preempted; the prompt cannot be recomputed here"));
     return;
   }
-  // Published pages can be evicted like free ones, but as long as nobody needs them they need not be computed again.
+  // Published pages can be evicted like free ones, but as long as nobody needs them they need not
+  // be computed again.
   Publish(sequence, /*with_output=*/true);
   sequence.DropPages();
   sequence.running = false;
   sequence.blocked = true;
   running_.erase(std::find(running_.begin(), running_.end(), &sequence));
-  const auto place = std::find_if(waiting_.begin(), waiting_.end(),
-                                  [&](const Sequence* other) { return other->arrival() > sequence.arrival(); });
+  const auto place = std::find_if(waiting_.begin(), waiting_.end(), [&](const Sequence* other) {
+    return other->arrival() > sequence.arrival();
+  });
   waiting_.insert(place, &sequence);
 }
 
@@ -165,7 +170,8 @@ void EngineImpl::Publish(Sequence& sequence, bool with_output) {
   const uint32_t full = sequence.FullBlocks();
   if (sequence.keys.empty() && !(with_output && sequence.spec().domain.has_value())) return;
   if (with_output && full > sequence.keys.size()) {
-    sequence.keys = KeysOf(sequence.spec(), absl::MakeConstSpan(sequence.tokens()).subspan(0, sequence.computed()));
+    sequence.keys = KeysOf(sequence.spec(),
+                           absl::MakeConstSpan(sequence.tokens()).subspan(0, sequence.computed()));
   }
   const auto end = std::min(full, static_cast<uint32_t>(sequence.keys.size()));
   for (uint32_t block = sequence.published; block < end; ++block) {

@@ -8,7 +8,8 @@
 namespace sluice::engine {
 namespace {
 
-// A decode whose pages hold what this model would have computed: they are taken from a prefill of the same engine.
+// A decode whose pages hold what this model would have computed: they are taken from a prefill of
+// the same engine.
 SequenceSpec DecodeSpec(TestEngine& engine, uint64_t id, size_t prompt, uint32_t max_tokens) {
   SequenceSpec prefill = LocalSpec(id + 5000, RandomPrompt(id, prompt));
   prefill.kind = SequenceKind::kPrefill;
@@ -39,7 +40,8 @@ TEST(EnginePressure, OldStreamsAreNotPreemptedByYoungOnes) {
   TestEngineOptions options;
   options.pages = 12;
   TestEngine engine(options);
-  for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(engine.Submit(LocalSpec(id, RandomPrompt(id, 60), 200)).ok());
+  for (uint64_t id = 1; id <= 4; ++id)
+    ASSERT_TRUE(engine.Submit(LocalSpec(id, RandomPrompt(id, 60), 200)).ok());
   engine.Drain();
   EXPECT_EQ(engine.record(1).stats.preemptions, 0u);
   EXPECT_GT(engine.record(4).stats.preemptions, 0u);
@@ -126,8 +128,10 @@ TEST(EnginePressure, APreemptedDecodeRecomputesItsPrompt) {
   EXPECT_GE(engine.record(2).stats.recomputed_tokens, 60u);
   for (uint64_t id : {1u, 2u}) {
     const Record expected = roomy.Run(LocalSpec(id, RandomPrompt(id, 60), 200));
-    EXPECT_EQ(engine.record(id).tokens, std::vector<TokenId>(expected.tokens.begin() + 1, expected.tokens.end()));
-    EXPECT_EQ(engine.record(id).hashes, std::vector<uint64_t>(expected.hashes.begin() + 1, expected.hashes.end()));
+    EXPECT_EQ(engine.record(id).tokens,
+              std::vector<TokenId>(expected.tokens.begin() + 1, expected.tokens.end()));
+    EXPECT_EQ(engine.record(id).hashes,
+              std::vector<uint64_t>(expected.hashes.begin() + 1, expected.hashes.end()));
   }
   EXPECT_EQ(engine.pool().counts().free, options.pages);
 }
@@ -188,7 +192,8 @@ TEST(EnginePressure, APreemptedPrefillReportsEveryPageOnce) {
   EXPECT_EQ(engine.record(2).stats.preemptions, 1u);
   EXPECT_TRUE(engine.record(2).status.ok());
   EXPECT_EQ(engine.record(2).reported.size(), 13u * 2);
-  for (const auto& [piece, times] : engine.record(2).reported) EXPECT_EQ(times, 1) << "block " << piece.first;
+  for (const auto& [piece, times] : engine.record(2).reported)
+    EXPECT_EQ(times, 1) << "block " << piece.first;
 }
 
 // Random loads on small pools, with cancels, deadlines and another user of the pool.
@@ -205,13 +210,15 @@ TEST(EnginePressure, EveryRandomLoadEndsAndGivesThePagesBack) {
     uint64_t submitted = 0;
     for (int step = 0; step < 400; ++step) {
       if (random.Below(8) == 0) {
-        SequenceSpec spec = LocalSpec(submitted, RandomPrompt(random.Below(4), 1 + random.Below(options.pages * 16)),
-                                      1 + static_cast<uint32_t>(random.Below(options.pages * 12)));
+        SequenceSpec spec = LocalSpec(
+            submitted, RandomPrompt(random.Below(4), 1 + random.Below(options.pages * 16)),
+            1 + static_cast<uint32_t>(random.Below(options.pages * 12)));
         spec.kind = random.Below(3) == 0 ? SequenceKind::kPrefill : SequenceKind::kLocal;
         spec.offer_pages = spec.kind == SequenceKind::kPrefill;
         spec.priority = static_cast<int32_t>(random.Below(2));
         if (random.Below(2) == 0) spec.domain = TestDomain();
-        if (random.Below(6) == 0) spec.deadline = engine.clock.Now() + absl::Seconds(random.Below(100));
+        if (random.Below(6) == 0)
+          spec.deadline = engine.clock.Now() + absl::Seconds(random.Below(100));
         if (engine.Submit(std::move(spec)).ok()) ++submitted;
       }
       if (random.Below(30) == 0) engine->Cancel(SequenceId(random.Below(submitted + 1)));

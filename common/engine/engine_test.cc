@@ -1,4 +1,5 @@
-// Exactness: how a sequence is cut, batched, cached, moved or preempted changes neither its tokens nor its logits.
+// Exactness: how a sequence is cut, batched, cached, moved or preempted changes neither its tokens
+// nor its logits.
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -89,7 +90,8 @@ TEST_P(EngineExactness, CachedPrefixesDoNotMatter) {
   TestEngine warm(options);
   const std::vector<TokenId> prompt = RandomPrompt(4, 400);
   for (size_t shared : {400u, 200u, 384u, 385u}) {
-    std::vector<TokenId> tokens(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(shared));
+    std::vector<TokenId> tokens(prompt.begin(),
+                                prompt.begin() + static_cast<std::ptrdiff_t>(shared));
     SequenceSpec spec = Seeded(LocalSpec(shared, tokens, 50), 3);
     const Record expected = cold.Run(spec);
     spec.domain = TestDomain();
@@ -112,7 +114,8 @@ TEST_P(EngineExactness, OutputBlocksAreReused) {
   spec.id = SequenceId(2);
   spec.prompt.insert(spec.prompt.end(), first.tokens.begin(), first.tokens.end());
   const Record second = engine.Run(spec);
-  EXPECT_EQ(second.cached_tokens, 128u);  // of 150, less the last one, whose keys and values were never computed
+  EXPECT_EQ(second.cached_tokens,
+            128u);  // of 150, less the last one, whose keys and values were never computed
   spec.domain.reset();
   TestEngine cold(Options());
   ExpectSame(cold.Run(spec), second);
@@ -149,7 +152,8 @@ TEST_P(EngineExactness, PreemptionDoesNotMatter) {
       ExpectSame(expected[id], tight.record(id));
       EXPECT_EQ(tight.record(id).started, 1);
       preemptions += tight.record(id).stats.preemptions;
-      EXPECT_EQ(tight.record(id).stats.recomputed_tokens > 0, tight.record(id).stats.preemptions > 0);
+      EXPECT_EQ(tight.record(id).stats.recomputed_tokens > 0,
+                tight.record(id).stats.preemptions > 0);
     }
     EXPECT_GT(preemptions, 0u);
     EXPECT_EQ(tight.pool().counts().active, 0u);
@@ -178,19 +182,23 @@ TEST_P(EngineExactness, SixtyFourMixedSequencesEqualTheirSoloRuns) {
   EXPECT_EQ(together.pool().counts().active, 0u);
 }
 
-// Output that the client has already is fed, never sampled again; the stream goes on as if it had never stopped.
+// Output that the client has already is fed, never sampled again; the stream goes on as if it had
+// never stopped.
 TEST_P(EngineExactness, AStreamContinuesFromWhatWasEmitted) {
   TestEngine engine(Options());
   const Record whole = engine.Run(Seeded(LocalSpec(1, RandomPrompt(9, 77), 60), 5));
   ASSERT_EQ(whole.tokens.size(), 60u);
   for (size_t emitted : {1u, 20u, 59u}) {
     SequenceSpec spec = Seeded(LocalSpec(100 + emitted, RandomPrompt(9, 77), 60), 5);
-    spec.emitted.assign(whole.tokens.begin(), whole.tokens.begin() + static_cast<std::ptrdiff_t>(emitted));
+    spec.emitted.assign(whole.tokens.begin(),
+                        whole.tokens.begin() + static_cast<std::ptrdiff_t>(emitted));
     const Record rest = engine.Run(spec);
-    EXPECT_EQ(rest.tokens, std::vector<TokenId>(whole.tokens.begin() + static_cast<std::ptrdiff_t>(emitted),
-                                                whole.tokens.end()));
-    EXPECT_EQ(rest.hashes, std::vector<uint64_t>(whole.hashes.begin() + static_cast<std::ptrdiff_t>(emitted),
-                                                 whole.hashes.end()));
+    EXPECT_EQ(rest.tokens,
+              std::vector<TokenId>(whole.tokens.begin() + static_cast<std::ptrdiff_t>(emitted),
+                                   whole.tokens.end()));
+    EXPECT_EQ(rest.hashes,
+              std::vector<uint64_t>(whole.hashes.begin() + static_cast<std::ptrdiff_t>(emitted),
+                                    whole.hashes.end()));
     EXPECT_EQ(engine.events.first_position[100 + emitted], emitted);
     EXPECT_EQ(rest.stats.recomputed_tokens, emitted - 1);
     EXPECT_EQ(rest.stats.computed_tokens, 77u);
@@ -204,11 +212,12 @@ SequenceSpec Moved(const SequenceSpec& spec, const Record& prefill, TestEngine& 
   decode.offer_pages = false;
   decode.emitted.push_back(prefill.tokens.at(0));
   const kv::PageLayout& layout = to.pool().layout();
-  auto pages = to.pool().Allocate(layout.PagesFor(static_cast<uint32_t>(spec.prompt.size())), {}, spec.tenant);
+  auto pages = to.pool().Allocate(layout.PagesFor(static_cast<uint32_t>(spec.prompt.size())), {},
+                                  spec.tenant);
   SLUICE_CHECK(pages.ok()) << pages.status();
   for (const FinalPage& page : prefill.pins) {
-    std::memcpy((*pages)[page.block].data() + kv::kPageHeaderBytes, page.pin.data() + kv::kPageHeaderBytes,
-                layout.page_bytes() - kv::kPageHeaderBytes);
+    std::memcpy((*pages)[page.block].data() + kv::kPageHeaderBytes,
+                page.pin.data() + kv::kPageHeaderBytes, layout.page_bytes() - kv::kPageHeaderBytes);
   }
   decode.pages = *std::move(pages);
   return decode;
@@ -230,7 +239,8 @@ TEST_P(EngineExactness, SplitEqualsLocal) {
     std::vector<TokenId> tokens = first.tokens;
     tokens.insert(tokens.end(), rest.tokens.begin(), rest.tokens.end());
     EXPECT_EQ(tokens, expected.tokens);
-    EXPECT_EQ(rest.hashes, std::vector<uint64_t>(expected.hashes.begin() + 1, expected.hashes.end()));
+    EXPECT_EQ(rest.hashes,
+              std::vector<uint64_t>(expected.hashes.begin() + 1, expected.hashes.end()));
     EXPECT_EQ(rest.stats.recomputed_tokens + rest.stats.computed_tokens, 0u);
   }
   prefill.events.records.clear();

@@ -89,7 +89,8 @@ class RecordingEvents final : public EngineEvents {
 class PoolMemory {
  public:
   explicit PoolMemory(size_t bytes)
-      : data_(static_cast<uint8_t*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64))), bytes_(bytes) {
+      : data_(static_cast<uint8_t*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64))),
+        bytes_(bytes) {
     SLUICE_CHECK(data_ != nullptr);
   }
   PoolMemory(const PoolMemory&) = delete;
@@ -130,7 +131,8 @@ struct TestEngineOptions {
 // `wrap` may put another runner around the toy model.
 class TestEngine {
  public:
-  explicit TestEngine(const TestEngineOptions& options, ModelRunner* runner = nullptr) : toy_(MakeToy(options)) {
+  explicit TestEngine(const TestEngineOptions& options, ModelRunner* runner = nullptr)
+      : toy_(MakeToy(options)) {
     ModelRunner& model = runner != nullptr ? *runner : *toy_;
     const kv::PageLayout& layout = model.info().layout;
     memory_ = std::make_unique<PoolMemory>(options.pages * layout.page_bytes());

@@ -55,7 +55,8 @@ Sampler::Sampler(const request::SamplingParams& params, absl::Span<const TokenId
   if (params_.repetition_penalty != 1.0f) {
     prompt_tokens_.assign(prompt.begin(), prompt.end());
     std::sort(prompt_tokens_.begin(), prompt_tokens_.end());
-    prompt_tokens_.erase(std::unique(prompt_tokens_.begin(), prompt_tokens_.end()), prompt_tokens_.end());
+    prompt_tokens_.erase(std::unique(prompt_tokens_.begin(), prompt_tokens_.end()),
+                         prompt_tokens_.end());
   }
 }
 
@@ -101,8 +102,8 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, uin
   }
   const TokenId best = ArgMax(row);
   if (best < 0) {
-    return absl::InternalError(
-        absl::StrCat("none of the ", logits.size(), " logits of output token ", position, " is finite"));
+    return absl::InternalError(absl::StrCat("none of the ", logits.size(),
+                                            " logits of output token ", position, " is finite"));
   }
   TokenId token = best;
   if (!params_.greedy()) {
@@ -113,8 +114,8 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, uin
   return WithLogprobs(logits, token, params_.logprobs);
 }
 
-// Gumbel noise of a uniform u is at most -log(1 - u), and that is at most -ln 2 times the binary exponent of 1 - u: almost
-// every token is ruled out without a logarithm.
+// Gumbel noise of a uniform u is at most -log(1 - u), and that is at most -ln 2 times the binary
+// exponent of 1 - u: almost every token is ruled out without a logarithm.
 TokenId Sampler::DrawFromAll(absl::Span<const float> row, TokenId best, uint32_t position) const {
   const double inverse = 1.0 / static_cast<double>(params_.temperature);
   const double top = static_cast<double>(Guarded(row[static_cast<size_t>(best)]));
@@ -148,7 +149,8 @@ TokenId Sampler::DrawFromTop(absl::Span<const float> row, TokenId best, uint32_t
     if (logit == kMinusInfinity) continue;
     const auto score = static_cast<float>((static_cast<double>(logit) - top) * inverse);
     if (params_.top_p < 1.0f) total += static_cast<double>(std::exp(score));
-    if (static_cast<double>(score) >= floor) candidates_.push_back({static_cast<TokenId>(i), score});
+    if (static_cast<double>(score) >= floor)
+      candidates_.push_back({static_cast<TokenId>(i), score});
   }
   const size_t kept = KeepTop(total);
   const CounterNoise noise(params_.seed, params_.choice, position);
@@ -166,8 +168,8 @@ TokenId Sampler::DrawFromTop(absl::Span<const float> row, TokenId best, uint32_t
   return winner;
 }
 
-// Moves the candidates that top_k and top_p keep to the front and returns their number, at least 1. Sorts no more of them
-// than it has to: 256, then four times as many, and so on.
+// Moves the candidates that top_k and top_p keep to the front and returns their number, at least 1.
+// Sorts no more of them than it has to: 256, then four times as many, and so on.
 size_t Sampler::KeepTop(double total) {
   const auto before = [](const Candidate& a, const Candidate& b) {
     return a.score != b.score ? a.score > b.score : a.token < b.token;
@@ -208,12 +210,14 @@ SampledToken WithLogprobs(absl::Span<const float> logits, TokenId token, int top
   double total = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     const float logit = Guarded(logits[i]);
-    total += static_cast<double>(std::exp(static_cast<float>(static_cast<double>(logit) - largest)));
+    total +=
+        static_cast<double>(std::exp(static_cast<float>(static_cast<double>(logit) - largest)));
     const request::TokenLogprob entry{static_cast<TokenId>(i), logit};
     const bool full = sampled.top.size() >= static_cast<size_t>(std::max(top, 0));
     if (full && (sampled.top.empty() || !before(entry, sampled.top.back()))) continue;
     if (full) sampled.top.pop_back();
-    sampled.top.insert(std::upper_bound(sampled.top.begin(), sampled.top.end(), entry, before), entry);
+    sampled.top.insert(std::upper_bound(sampled.top.begin(), sampled.top.end(), entry, before),
+                       entry);
   }
   const double log_total = std::log(total);
   const auto logprob = [&](float logit) {

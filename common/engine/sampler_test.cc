@@ -54,7 +54,8 @@ std::vector<float> LogitsOf(const std::vector<double>& probabilities) {
 std::vector<float> RandomLogits(uint64_t seed, size_t count, double spread) {
   SeededRandom random(seed);
   std::vector<float> logits;
-  for (size_t i = 0; i < count; ++i) logits.push_back(static_cast<float>((random.Unit() - 0.5) * spread));
+  for (size_t i = 0; i < count; ++i)
+    logits.push_back(static_cast<float>((random.Unit() - 0.5) * spread));
   return logits;
 }
 
@@ -66,7 +67,8 @@ TEST(Sampler, GreedyTakesTheLowestIdOnTies) {
 TEST(Sampler, GreedyBelowTheSmallestTemperature) {
   SamplingParams params;
   params.temperature = 9e-7f;
-  for (uint32_t position = 0; position < 100; ++position) EXPECT_EQ(Draw(params, {1.0f, 1.1f, 1.0f}, position), 1);
+  for (uint32_t position = 0; position < 100; ++position)
+    EXPECT_EQ(Draw(params, {1.0f, 1.1f, 1.0f}, position), 1);
 }
 
 TEST(Sampler, FrequencyPenaltyCountsOutputOnly) {
@@ -190,7 +192,8 @@ TEST(Sampler, MinPIsRelativeToTheLargestAfterTemperature) {
   EXPECT_EQ(Support(params, logits), (std::vector<TokenId>{0, 1, 2}));
 }
 
-double ChiSquare(const std::map<TokenId, int>& seen, const std::vector<double>& expected, int draws) {
+double ChiSquare(const std::map<TokenId, int>& seen, const std::vector<double>& expected,
+                 int draws) {
   double sum = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
     const auto found = seen.find(static_cast<TokenId>(i));
@@ -205,7 +208,8 @@ double ChiSquare(const std::map<TokenId, int>& seen, const std::vector<double>& 
   return sum;
 }
 
-// Fixed seeds, so this either always passes or never; 24.3 is the 0.1 % point at 7 degrees of freedom.
+// Fixed seeds, so this either always passes or never; 24.3 is the 0.1 % point at 7 degrees of
+// freedom.
 TEST(Sampler, DrawsFollowTheDistribution) {
   const std::vector<double> p = {0.3, 0.2, 0.15, 0.12, 0.1, 0.08, 0.04, 0.01};
   constexpr int kDraws = 40000;
@@ -235,7 +239,8 @@ TEST(Sampler, DrawsFollowTheDistribution) {
       Sampler sampler(params, {kEos}, {});
       const std::vector<float> logits = LogitsOf(p);
       for (uint32_t i = 0; i < kDraws; ++i) ++seen[sampler.Sample(logits, i)->token];
-      EXPECT_LT(ChiSquare(seen, expected, kDraws), 24.3) << "temperature " << c.temperature << " seed " << seed;
+      EXPECT_LT(ChiSquare(seen, expected, kDraws), 24.3)
+          << "temperature " << c.temperature << " seed " << seed;
     }
   }
 }

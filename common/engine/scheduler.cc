@@ -7,7 +7,8 @@
 namespace sluice::engine {
 namespace {
 
-// Smaller is better: the order in which running sequences get pages, and the reverse of the order of preemption.
+// Smaller is better: the order in which running sequences get pages, and the reverse of the order
+// of preemption.
 auto PageRank(const SequenceView& view) {
   return std::make_tuple(view.borrowing, -int64_t{view.priority}, view.arrival);
 }
@@ -16,7 +17,8 @@ template <typename Rank>
 std::vector<size_t> SortedBy(const std::vector<SequenceView>& views, Rank rank) {
   std::vector<size_t> order(views.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rank(views[a]) < rank(views[b]); });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return rank(views[a]) < rank(views[b]); });
   return order;
 }
 
@@ -28,9 +30,10 @@ struct PageGrants {
   bool anyone_lacks = false;
 };
 
-// Victims for `missing` pages among order[from..], worst first; empty if all of them together would not do.
-std::vector<size_t> Victims(const SchedulerState& state, const std::vector<size_t>& order, size_t from,
-                            uint64_t missing) {
+// Victims for `missing` pages among order[from..], worst first; empty if all of them together would
+// not do.
+std::vector<size_t> Victims(const SchedulerState& state, const std::vector<size_t>& order,
+                            size_t from, uint64_t missing) {
   std::vector<size_t> victims;
   uint64_t freed = 0;
   for (size_t i = order.size(); i-- > from && freed < missing;) {
@@ -79,7 +82,8 @@ std::vector<Claim> ClaimsInOrder(const SchedulerState& state) {
     const bool aged = claim.waiting && claim.view->overtaken >= state.limits.overtaken_max;
     return std::make_tuple(!aged, -int64_t{claim.view->priority}, claim.view->arrival);
   };
-  std::sort(claims.begin(), claims.end(), [&](const Claim& a, const Claim& b) { return rank(a) < rank(b); });
+  std::sort(claims.begin(), claims.end(),
+            [&](const Claim& a, const Claim& b) { return rank(a) < rank(b); });
   return claims;
 }
 
@@ -89,7 +93,8 @@ uint32_t ChunkTokens(const SchedulerState& state) {
   const uint32_t most = state.limits.step_tokens_max;
   if (state.prefill_tokens_per_s <= 0) return most;
   const double room = absl::ToDoubleSeconds(state.limits.itl_target - state.decode_step);
-  const double tokens = std::clamp(room * state.prefill_tokens_per_s, 0.0, static_cast<double>(most));
+  const double tokens =
+      std::clamp(room * state.prefill_tokens_per_s, 0.0, static_cast<double>(most));
   return std::min(most, std::max(static_cast<uint32_t>(tokens), state.limits.chunk_tokens_min));
 }
 

@@ -1,4 +1,5 @@
-// What to compute in the next step, and who gets pages: pure functions of plain values, so that every decision can be tabled.
+// What to compute in the next step, and who gets pages: pure functions of plain values, so that
+// every decision can be tabled.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,8 @@ struct SequenceView {
   uint32_t remaining = 1;
   // Pages to allocate before all of `remaining` can be computed.
   uint32_t pages_missing = 0;
-  // Pages that come back to the pool if it is preempted; 0: preempting it is useless or not allowed.
+  // Pages that come back to the pool if it is preempted; 0: preempting it is useless or not
+  // allowed.
   uint32_t pages_freeable = 0;
   // A stream whose reader waits for each token and which goes on growing.
   bool stream = true;
@@ -37,9 +39,11 @@ struct SchedulerLimits {
   uint32_t step_tokens_max = 512;
   uint32_t batch_max = 64;  // sequences running at once; never more than step_tokens_max
   absl::Duration itl_target = absl::Milliseconds(50);
-  // Prompts advance by at least this much in a step that has room, even where that misses itl_target.
+  // Prompts advance by at least this much in a step that has room, even where that misses
+  // itl_target.
   uint32_t chunk_tokens_min = 16;
-  // After this many admissions past it, a waiting sequence is next, whatever its priority and however many pages it lacks.
+  // After this many admissions past it, a waiting sequence is next, whatever its priority and
+  // however many pages it lacks.
   uint32_t overtaken_max = 16;
 };
 
@@ -59,28 +63,33 @@ struct StepPlan {
     size_t sequence = 0;  // index into running
     uint32_t tokens = 0;
   };
-  // Indices into running. When not empty, nothing else is planned: free their pages, then plan again.
+  // Indices into running. When not empty, nothing else is planned: free their pages, then plan
+  // again.
   std::vector<size_t> preempt;
   // Indices into waiting, in order. When not empty: admit what can be, then plan again.
   std::vector<size_t> admit;
-  // Decodes first, then prompt chunks. Pages for them are missing at most as pages_missing says, and are available.
+  // Decodes first, then prompt chunks. Pages for them are missing at most as pages_missing says,
+  // and are available.
   std::vector<Run> run;
 };
 
 // Rules:
-//   Every running decode with pages runs. Prompts share what is left of step_tokens_max, first come first served within a
-//   priority; while streams run, no more prompt tokens than fit into itl_target beside a decode step.
-//   A waiting sequence is admitted when all its pages and a page of growth for every running stream are available. One that
-//   lacks pages is passed over, up to overtaken_max times; then nobody takes pages before it. While a running sequence
-//   lacks a page, only those are admitted that lack none.
-//   A running sequence that lacks pages takes them from those ranked below it: borrowers first, then lower priority, then
-//   the youngest; never from one that was readmitted and has made no progress. If that does not suffice it waits, holding
-//   its pages. The best-ranked sequence is preempted by nobody, and a readmitted one holds all pages for its next token, so
-//   some sequence always advances and no two can preempt each other for ever.
+//   Every running decode with pages runs. Prompts share what is left of step_tokens_max, first come
+//   first served within a priority; while streams run, no more prompt tokens than fit into
+//   itl_target beside a decode step. A waiting sequence is admitted when all its pages and a page
+//   of growth for every running stream are available. One that lacks pages is passed over, up to
+//   overtaken_max times; then nobody takes pages before it. While a running sequence lacks a page,
+//   only those are admitted that lack none. A running sequence that lacks pages takes them from
+//   those ranked below it: borrowers first, then lower priority, then the youngest; never from one
+//   that was readmitted and has made no progress. If that does not suffice it waits, holding its
+//   pages. The best-ranked sequence is preempted by nobody, and a readmitted one holds all pages
+//   for its next token, so some sequence always advances and no two can preempt each other for
+//   ever.
 // Cost: a few sorts of the sequences.
 StepPlan PlanStep(const SchedulerState& state);
 
-// The most prompt tokens that a step with running streams may compute. At least chunk_tokens_min; at most step_tokens_max.
+// The most prompt tokens that a step with running streams may compute. At least chunk_tokens_min;
+// at most step_tokens_max.
 uint32_t ChunkTokens(const SchedulerState& state);
 
 }  // namespace sluice::engine

@@ -63,7 +63,8 @@ TEST(Scheduler, ChunkKeepsStreamsWithinTheTarget) {
   EXPECT_EQ(Runs(PlanStep(state)), (RunList{{1, 1}, {0, 80}}));
   state.running[1].stream = false;  // nobody waits for that token
   EXPECT_EQ(Runs(PlanStep(state)), (RunList{{1, 1}, {0, 511}}));
-  state.decode_step = absl::Milliseconds(70);  // the target cannot be met, but prompts must not starve
+  state.decode_step =
+      absl::Milliseconds(70);  // the target cannot be met, but prompts must not starve
   EXPECT_EQ(ChunkTokens(state), state.limits.chunk_tokens_min);
   state.prefill_tokens_per_s = 0;
   EXPECT_EQ(ChunkTokens(state), 512u);
@@ -178,7 +179,8 @@ class World {
  public:
   static constexpr uint32_t kPageTokens = 4;
 
-  World(uint64_t seed, SchedulerLimits limits, uint32_t pages) : random_(seed), limits_(limits), pages_(pages) {}
+  World(uint64_t seed, SchedulerLimits limits, uint32_t pages)
+      : random_(seed), limits_(limits), pages_(pages) {}
 
   void Arrive() {
     Seq s;
@@ -215,7 +217,9 @@ class World {
   bool Done() const { return running_.empty() && waiting_.empty(); }
   size_t finished() const { return finished_; }
   uint64_t preemptions() const { return preemptions_; }
-  std::string Describe() const { return std::to_string(running_.size()) + " run, " + std::to_string(waiting_.size()) + " wait"; }
+  std::string Describe() const {
+    return std::to_string(running_.size()) + " run, " + std::to_string(waiting_.size()) + " wait";
+  }
 
  private:
   struct Seq {

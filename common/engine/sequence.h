@@ -14,13 +14,14 @@
 
 namespace sluice::engine {
 
-// Owned by the engine's loop. Invariants: computed < tokens.size() outside a step; pages cover [0, computed); the three page
-// arrays have equal length; keys name leading full blocks of tokens.
+// Owned by the engine's loop. Invariants: computed < tokens.size() outside a step; pages cover [0,
+// computed); the three page arrays have equal length; keys name leading full blocks of tokens.
 class Sequence {
  public:
-  // `spec.pages` become the sequence's pages. `block_keys`: of the full blocks of the tokens known at first; empty without
-  // a domain. `model` must outlive the sequence.
-  Sequence(SequenceSpec spec, uint64_t arrival, const ModelInfo& model, std::vector<kv::BlockKey> block_keys);
+  // `spec.pages` become the sequence's pages. `block_keys`: of the full blocks of the tokens known
+  // at first; empty without a domain. `model` must outlive the sequence.
+  Sequence(SequenceSpec spec, uint64_t arrival, const ModelInfo& model,
+           std::vector<kv::BlockKey> block_keys);
 
   const SequenceSpec& spec() const { return spec_; }
   SequenceId id() const { return spec_.id; }

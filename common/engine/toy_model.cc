@@ -85,8 +85,9 @@ class ToyModel final : public ModelRunner {
     v_.resize(count * row_floats_);
     for (size_t i = 0; i < count; ++i) {
       const auto position = static_cast<uint64_t>(segment.first_position) + i;
-      const uint64_t seed = Mix64(Mix64(salt_ + static_cast<uint64_t>(segment.tokens[i])) ^
-                                  (position * 0x9E3779B97F4A7C15ULL) ^ static_cast<uint64_t>(layer));
+      const uint64_t seed =
+          Mix64(Mix64(salt_ + static_cast<uint64_t>(segment.tokens[i])) ^
+                (position * 0x9E3779B97F4A7C15ULL) ^ static_cast<uint64_t>(layer));
       FillRow(seed, k_.data() + i * row_floats_);
       FillRow(~seed, v_.data() + i * row_floats_);
     }
@@ -96,8 +97,8 @@ class ToyModel final : public ModelRunner {
     rows.k = k_.data();
     rows.v = v_.data();
     rows.k_stride = rows.v_stride = static_cast<int64_t>(row_floats_);
-    kernels::StoreKv(kernels::IsaPath::kReference, view, pages_.data(), segment.first_position, rows, 0,
-                     static_cast<int>(count));
+    kernels::StoreKv(kernels::IsaPath::kReference, view, pages_.data(), segment.first_position,
+                     rows, 0, static_cast<int>(count));
   }
 
   // Every head has a power of two of its own, so that the scales of a format carry information too.
@@ -106,7 +107,8 @@ class ToyModel final : public ModelRunner {
     for (size_t i = 0; i < row_floats_; i += 8) {
       const uint64_t bytes = Mix64(seed + i);
       const int exponent = static_cast<int>(Mix64(seed ^ (i / head_dim)) >> 61) - 4;
-      for (size_t j = 0; j < 8; ++j) row[i + j] = std::ldexp(ValueOfByte(bytes >> (8 * j)), exponent);
+      for (size_t j = 0; j < 8; ++j)
+        row[i + j] = std::ldexp(ValueOfByte(bytes >> (8 * j)), exponent);
     }
   }
 
@@ -117,7 +119,8 @@ class ToyModel final : public ModelRunner {
     const uint64_t full_pages = slots / spec.page_tokens;
     uint64_t hash = Mix64(salt_ ^ static_cast<uint64_t>(position));
     for (uint64_t i = 0; i < full_pages; ++i) {
-      hash = Hash64(pages[i] + kv::kPageHeaderBytes, info_.layout.page_bytes() - kv::kPageHeaderBytes, hash);
+      hash = Hash64(pages[i] + kv::kPageHeaderBytes,
+                    info_.layout.page_bytes() - kv::kPageHeaderBytes, hash);
     }
     const auto rest = static_cast<int>(slots % spec.page_tokens);
     k_.resize(row_floats_);
@@ -125,7 +128,8 @@ class ToyModel final : public ModelRunner {
     for (int row = 0; row < rest; ++row) {
       for (uint32_t layer = 0; layer < spec.layers; ++layer) {
         kernels::LoadKvSlot(info_.layout.LayerView(layer),
-                            reinterpret_cast<const std::byte*>(pages[full_pages]), row, k_.data(), v_.data());
+                            reinterpret_cast<const std::byte*>(pages[full_pages]), row, k_.data(),
+                            v_.data());
         hash = Hash64(k_.data(), row_floats_ * sizeof(float), hash);
         hash = Hash64(v_.data(), row_floats_ * sizeof(float), hash);
       }
@@ -140,7 +144,8 @@ class ToyModel final : public ModelRunner {
     // Weakest first: when two peaks meet on one letter the stronger stays.
     for (size_t i = kPeaks.size(); i-- > 0;) {
       state = Mix64(state + 0x9E3779B97F4A7C15ULL);
-      const float jitter = static_cast<float>(state >> 40) * 0x1p-26f;  // below 0.25: no two rows alike
+      const float jitter =
+          static_cast<float>(state >> 40) * 0x1p-26f;  // below 0.25: no two rows alike
       logits[static_cast<uint8_t>(kAlphabet[state % kAlphabet.size()])] = kPeaks[i] + jitter;
     }
     if (eos_one_in_ > 0 && Mix64(state + 1) % eos_one_in_ == 0) logits[kToyEos] = kEosPeak;
@@ -170,8 +175,8 @@ kv::LayoutSpec ToyLayoutSpec(kernels::KvFormat format) {
 absl::StatusOr<std::unique_ptr<ModelRunner>> CreateToyModel(const ToyModelOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(const kv::PageLayout layout, kv::PageLayout::Make(options.layout));
   if (options.context_tokens < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("toy model: a context of ", options.context_tokens, " tokens; it must be at least 1"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "toy model: a context of ", options.context_tokens, " tokens; it must be at least 1"));
   }
   return std::make_unique<ToyModel>(options, layout);
 }

@@ -15,7 +15,8 @@ inline constexpr TokenId kToyEos = 256;
 inline constexpr TokenId kToyBos = 257;
 inline constexpr TokenId kToyVocabulary = 258;
 
-// Small pages, so that tests with thousands of tokens stay fast: two layers of one head with 16 dimensions.
+// Small pages, so that tests with thousands of tokens stay fast: two layers of one head with 16
+// dimensions.
 kv::LayoutSpec ToyLayoutSpec(kernels::KvFormat format = kernels::KvFormat::kGqaFp8);
 
 struct ToyModelOptions {
@@ -27,15 +28,16 @@ struct ToyModelOptions {
   uint64_t salt = 0;
 };
 
-// Keys and values of a token are a function of its id, its position and the layer. The logits of a row are a function of
-// its position and of all bytes that the block table reaches up to it, scales included, in order: a stale, swapped, late
-// or missing page changes the text. Full pages count byte for byte, padding included (zero in every page of a pool).
+// Keys and values of a token are a function of its id, its position and the layer. The logits of a
+// row are a function of its position and of all bytes that the block table reaches up to it, scales
+// included, in order: a stale, swapped, late or missing page changes the text. Full pages count
+// byte for byte, padding included (zero in every page of a pool).
 //
-// Text is lower-case letters, blanks and full stops; four candidates stand out in every row, so that greedy and seeded
-// sampling both say something.
+// Text is lower-case letters, blanks and full stops; four candidates stand out in every row, so
+// that greedy and seeded sampling both say something.
 //
-// Cost: linear in the bytes of KV a row attends, about 10 GB/s. Errors: INVALID_ARGUMENT for a layout or context that
-// cannot be.
+// Cost: linear in the bytes of KV a row attends, about 10 GB/s. Errors: INVALID_ARGUMENT for a
+// layout or context that cannot be.
 absl::StatusOr<std::unique_ptr<ModelRunner>> CreateToyModel(const ToyModelOptions& options);
 
 }  // namespace sluice::engine

@@ -23,17 +23,21 @@ class Bench {
     const kv::PageLayout& layout = model_->info().layout;
     memory_ = std::make_unique<PoolMemory>(size_t{4} * layout.page_bytes());
     std::fill(memory_->span().begin(), memory_->span().end(), uint8_t{0});
-    for (size_t i = 0; i < 4; ++i) pages.push_back(memory_->span().data() + i * layout.page_bytes());
+    for (size_t i = 0; i < 4; ++i)
+      pages.push_back(memory_->span().data() + i * layout.page_bytes());
   }
 
-  std::vector<float> Forward(absl::Span<const TokenId> tokens, int first, LogitsWanted wanted = LogitsWanted::kLast,
+  std::vector<float> Forward(absl::Span<const TokenId> tokens, int first,
+                             LogitsWanted wanted = LogitsWanted::kLast,
                              ForwardHooks* hooks = nullptr) {
     Segment segment;
     segment.tokens = tokens;
     segment.first_position = first;
     segment.pages = pages;
     segment.logits = wanted;
-    const size_t rows = wanted == LogitsWanted::kAll ? tokens.size() : wanted == LogitsWanted::kLast ? 1 : 0;
+    const size_t rows = wanted == LogitsWanted::kAll    ? tokens.size()
+                        : wanted == LogitsWanted::kLast ? 1
+                                                        : 0;
     std::vector<float> logits(rows * kToyVocabulary);
     status = model_->Forward({segment}, hooks, absl::MakeSpan(logits));
     return logits;
@@ -157,7 +161,8 @@ TEST(ToyModel, RowsAreAsWanted) {
   Bench single;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const std::vector<float> row = single.Forward({tokens[i]}, static_cast<int>(i));
-    EXPECT_TRUE(std::equal(row.begin(), row.end(), all.begin() + static_cast<std::ptrdiff_t>(i * kToyVocabulary)))
+    EXPECT_TRUE(std::equal(row.begin(), row.end(),
+                           all.begin() + static_cast<std::ptrdiff_t>(i * kToyVocabulary)))
         << "row " << i;
   }
   EXPECT_TRUE(whole.Forward(tokens, 0, LogitsWanted::kNone).empty());
