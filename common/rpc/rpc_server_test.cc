@@ -1,0 +1,243 @@
+// Real servers and clients over loopback.
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/bounded_queue.h"
+#include "grpcpp/channel.h"
+#include "gtest/gtest.h"
+#include "rpc/admin_service.h"
+#include "rpc/channel_pool.h"
+#include "rpc/client_call.h"
+#include "rpc/error.h"
+#include "rpc/server.h"
+#include "rpc/server_stream.h"
+#include "sluice/v1/admin.grpc.pb.h"
+#include "sluice/v1/decode.grpc.pb.h"
+
+namespace sluice::rpc {
+namespace {
+
+constexpr absl::Duration kWait = absl::Seconds(30);
+
+// Hands the stream of each call to the test.
+class StreamService final : public v1::Decode::CallbackService {
+ public:
+  explicit StreamService(const StreamOptions& options) : options_(options) {}
+  grpc::ServerWriteReactor<v1::TokenBatch>* Generate(grpc::CallbackServerContext* context,
+                                                     const v1::DecodeRequest*) override {
+    auto stream = std::make_unique<ServerStream<v1::TokenBatch>>(context, options_);
+    auto* reactor = stream->reactor();
+    streams.TryPush(std::move(stream));
+    return reactor;
+  }
+  BoundedQueue<std::unique_ptr<ServerStream<v1::TokenBatch>>> streams{16};
+
+ private:
+  const StreamOptions options_;
+};
+
+// Shared with callbacks, which may still be inside a push when the test has what it waited for.
+template <typename T>
+using SharedQueue = std::shared_ptr<BoundedQueue<T>>;
+template <typename T>
+SharedQueue<T> MakeQueue() {
+  return std::make_shared<BoundedQueue<T>>(100000);
+}
+
+class Recorder final : public StreamReader<v1::TokenBatch> {
+ public:
+  Recorder(SharedQueue<v1::TokenBatch> messages, SharedQueue<absl::Status> ends)
+      : messages_(std::move(messages)), ends_(std::move(ends)) {}
+  void OnMessage(v1::TokenBatch message) override { messages_->TryPush(std::move(message)); }
+  void OnEnd(const absl::Status& status) override { ends_->TryPush(absl::Status(status)); }
+
+ private:
+  const SharedQueue<v1::TokenBatch> messages_;
+  const SharedQueue<absl::Status> ends_;
+};
+
+class StreamTest : public testing::Test {
+ protected:
+  void Serve(const StreamOptions& options) {
+    service_ = std::make_unique<StreamService>(options);
+    auto server = Server::Start({}, {{v1::Decode::service_full_name(), service_.get()}});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    stub_ = v1::Decode::NewStub(pool_.Get(server_->address()));
+  }
+  std::shared_ptr<ClientCall> Call(const CallOptions& options = {}) {
+    return StartServerStream<v1::DecodeRequest, v1::TokenBatch>(
+        v1::DecodeRequest(), options,
+        [&](auto* context, auto* request, auto* reactor) { stub_->async()->Generate(context, request, reactor); },
+        std::make_unique<Recorder>(messages_, ends_));
+  }
+
+  ChannelPool pool_;
+  std::unique_ptr<StreamService> service_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<v1::Decode::Stub> stub_;
+  const SharedQueue<v1::TokenBatch> messages_ = MakeQueue<v1::TokenBatch>();
+  const SharedQueue<absl::Status> ends_ = MakeQueue<absl::Status>();
+};
+
+v1::TokenBatch Batch(uint32_t position, size_t padding = 0) {
+  v1::TokenBatch batch;
+  batch.set_position(position);
+  batch.set_finish_reason(std::string(padding, 'x'));
+  return batch;
+}
+
+TEST_F(StreamTest, DeliversInOrderAndEndsWithTheTypedStatus) {
+  Serve({});
+  const auto call = Call();
+  auto stream = service_->streams.PopFor(kWait);
+  ASSERT_TRUE(stream.has_value());
+  for (uint32_t i = 0; i < 1000; ++i) ASSERT_TRUE((*stream)->Write(Batch(i)));
+  (*stream)->Close(MakeError(v1::WORKER_FAILED, "gone"));
+  const auto end = ends_->PopFor(kWait);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(DetailOf(*end).reason(), v1::WORKER_FAILED);
+  for (uint32_t i = 0; i < 1000; ++i) EXPECT_EQ(messages_->TryPop()->position(), i);
+  EXPECT_FALSE((*stream)->Write(Batch(0)));
+}
+
+TEST_F(StreamTest, ClientCancelReachesTheProducerOnce) {
+  Serve({});
+  const auto call = Call();
+  auto stream = service_->streams.PopFor(kWait);
+  ASSERT_TRUE(stream.has_value());
+  const auto gone = MakeQueue<int>();
+  (*stream)->OnGone([gone] { gone->TryPush(1); });
+  (*stream)->Write(Batch(0));
+  ASSERT_TRUE(messages_->PopFor(kWait).has_value());
+  call->Cancel();
+  ASSERT_TRUE(gone->PopFor(kWait).has_value());
+  EXPECT_EQ(ends_->PopFor(kWait)->code(), absl::StatusCode::kCancelled);
+  EXPECT_FALSE((*stream)->Write(Batch(1)));
+  EXPECT_EQ(gone->size(), 0u);
+}
+
+TEST_F(StreamTest, DeadlineOfTheClientReachesTheProducer) {
+  Serve({});
+  const auto call = Call({.timeout = absl::Milliseconds(50)});
+  auto stream = service_->streams.PopFor(kWait);
+  ASSERT_TRUE(stream.has_value());
+  const auto gone = MakeQueue<int>();
+  (*stream)->OnGone([gone] { gone->TryPush(1); });
+  ASSERT_TRUE(gone->PopFor(kWait).has_value());
+  EXPECT_EQ(ends_->PopFor(kWait)->code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(StreamTest, DroppedStreamEndsWithInternal) {
+  Serve({});
+  const auto call = Call();
+  { auto stream = service_->streams.PopFor(kWait); }
+  EXPECT_EQ(ends_->PopFor(kWait)->code(), absl::StatusCode::kInternal);
+}
+
+// A client that reads only when told to: flow control fills up meanwhile.
+struct StuckReader final : grpc::ClientReadReactor<v1::TokenBatch> {
+  explicit StuckReader(SharedQueue<absl::Status> ends_in) : ends(std::move(ends_in)) {}
+  void OnReadDone(bool ok) override {
+    if (ok) StartRead(&message);
+  }
+  void OnDone(const grpc::Status& status) override { ends->TryPush(FromGrpc(status)); }
+  const SharedQueue<absl::Status> ends;
+  grpc::ClientContext context;
+  v1::DecodeRequest request;
+  v1::TokenBatch message;
+};
+
+TEST_F(StreamTest, SlowReaderGetsWhatWasSentAndATypedEnd) {
+  Serve({.queue_bytes_max = 64 << 10});
+  StuckReader reader(ends_);
+  stub_->async()->Generate(&reader.context, &reader.request, &reader);
+  reader.AddHold();
+  reader.StartCall();
+  auto stream = service_->streams.PopFor(kWait);
+  ASSERT_TRUE(stream.has_value());
+  uint32_t accepted = 0;
+  while (accepted < 100000 && (*stream)->Write(Batch(accepted, 1024))) ++accepted;
+  EXPECT_LT(accepted, 100000u) << "100 MB were taken for a client that does not read";
+  reader.StartRead(&reader.message);
+  reader.RemoveHold();
+  const auto end = ends_->PopFor(kWait);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(DetailOf(*end).reason(), v1::SLOW_CONSUMER) << *end;
+}
+
+TEST_F(StreamTest, ReaderThatStallsAWriteIsResetAfterTheTimeout) {
+  Serve({.queue_bytes_max = 64 << 10, .stall_timeout = absl::Milliseconds(20)});
+  StuckReader reader(ends_);
+  stub_->async()->Generate(&reader.context, &reader.request, &reader);
+  reader.StartCall();
+  auto stream = service_->streams.PopFor(kWait);
+  ASSERT_TRUE(stream.has_value());
+  const auto gone = MakeQueue<int>();
+  (*stream)->OnGone([gone] { gone->TryPush(1); });
+  constexpr size_t kBeyondAnyWindow = size_t{16} << 20;
+  EXPECT_TRUE((*stream)->Write(Batch(0, kBeyondAnyWindow)));
+  EXPECT_TRUE((*stream)->Write(Batch(1, kBeyondAnyWindow)));
+  EXPECT_FALSE((*stream)->Write(Batch(2)));
+  EXPECT_TRUE(gone->PopFor(kWait).has_value()) << "the write in progress was not given up";
+  reader.context.TryCancel();  // a client that reads nothing does not notice the reset by itself
+  ASSERT_TRUE(ends_->PopFor(kWait).has_value());
+}
+
+TEST(Server, PortInUseNamesTheProcess) {
+  StreamService service({});
+  auto first = Server::Start({}, {{v1::Decode::service_full_name(), &service}});
+  ASSERT_TRUE(first.ok()) << first.status();
+  StreamService other({});
+  const auto second = Server::Start({.listen = (*first)->address()}, {{v1::Decode::service_full_name(), &other}});
+  ASSERT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(absl::StrContains(second.status().message(), absl::StrCat("pid ", getpid()))) << second.status();
+}
+
+TEST(Server, AdminDrainsReportsAndArms) {
+  ServiceState state;
+  state.SetReady(true);
+  FaultInjector faults;
+  auto admin = MakeAdminService({.state = &state, .faults = &faults, .status = [](v1::GetStatusReply* reply) {
+                                   reply->set_service("test");
+                                 }});
+  auto server = Server::Start({}, {{v1::Admin::service_full_name(), admin.get()}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  auto stub = v1::Admin::NewStub(MakeChannel((*server)->address(), {}));
+  const auto replies = MakeQueue<absl::StatusOr<v1::GetStatusReply>>();
+  StartUnary<v1::GetStatusRequest, v1::GetStatusReply>(
+      {}, {.timeout = kWait},
+      [&](auto* c, auto* q, auto* r, auto done) { stub->async()->GetStatus(c, q, r, std::move(done)); },
+      [replies](absl::StatusOr<v1::GetStatusReply> reply) { replies->TryPush(std::move(reply)); });
+  const auto reply = replies->PopFor(kWait);
+  ASSERT_TRUE(reply.has_value() && reply->ok());
+  EXPECT_TRUE((*reply)->ready());
+  EXPECT_EQ((*reply)->service(), "test");
+
+  v1::ArmFaultRequest arm;
+  arm.set_point("x");
+  arm.set_kind(v1::ArmFaultRequest::FAIL);
+  v1::ArmFaultReply armed;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub->ArmFault(&context, arm, &armed).ok());
+  EXPECT_FALSE(faults.Hit("x").ok());
+  arm.set_kind(v1::ArmFaultRequest::DISARM);
+  grpc::ClientContext context2;
+  ASSERT_TRUE(stub->ArmFault(&context2, arm, &armed).ok());
+  EXPECT_TRUE(faults.Hit("x").ok());
+  EXPECT_EQ(armed.hits(), 1u);
+
+  v1::DrainReply drained;
+  grpc::ClientContext context3;
+  ASSERT_TRUE(stub->Drain(&context3, {}, &drained).ok());
+  EXPECT_TRUE(state.draining());
+}
+
+}  // namespace
+}  // namespace sluice::rpc

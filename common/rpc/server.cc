@@ -1,0 +1,87 @@
+#include "rpc/server.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "grpc/support/time.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "rpc/listen.h"
+
+namespace sluice::rpc {
+namespace {
+
+constexpr int kMetadataBytesMax = 8 << 10;
+
+void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(static_cast<int>(options.message_bytes_max()));
+  builder->SetMaxSendMessageSize(static_cast<int>(options.message_bytes_max()));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.streams_max());
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
+  // Two processes on one port would share its connections silently.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  // Peers send keepalives every 10 s; gRPC's default would end their connections for that.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);
+  grpc::ResourceQuota quota("sluice");
+  quota.Resize(options.memory_bytes_max);
+  builder->SetResourceQuota(quota);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
+                                                      const std::vector<ServedService>& services) {
+  SLUICE_ASSIGN_OR_RETURN(const HostPort where, CheckListen(options.listen, options.insecure_listen_anywhere));
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  SetLimits(options, &builder);
+  int port = 0;
+  builder.AddListeningPort(where.ToString(), grpc::InsecureServerCredentials(), &port);
+  for (const ServedService& served : services) builder.RegisterService(served.service);
+  std::unique_ptr<Server> server(new Server(services));
+  server->server_ = builder.BuildAndStart();
+  if (server->server_ == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat("gRPC cannot listen on ", where.ToString()));
+  }
+  server->port_ = static_cast<uint16_t>(port);
+  server->address_ = HostPort{where.host, server->port_}.ToString();
+  server->SetReady(false);
+  server->SetLive(true);
+  return server;
+}
+
+Server::Server(const std::vector<ServedService>& services) {
+  for (const ServedService& served : services) service_names_.push_back(served.name);
+}
+
+Server::~Server() { Shutdown(absl::ZeroDuration()); }
+
+void Server::SetHealth(absl::string_view service, bool serving) {
+  server_->GetHealthCheckService()->SetServingStatus(std::string(service), serving);
+}
+
+void Server::SetReady(bool ready) {
+  SetHealth("", ready);
+  SetHealth("readiness", ready);
+  for (const std::string& name : service_names_) SetHealth(name, ready);
+}
+
+void Server::SetLive(bool live) { SetHealth("liveness", live); }
+
+void Server::Shutdown(absl::Duration grace) {
+  if (server_ == nullptr) return;
+  const auto millis = absl::ToInt64Milliseconds(grace);
+  server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(millis, GPR_TIMESPAN)));
+  server_->Wait();
+}
+
+}  // namespace sluice::rpc

@@ -1,0 +1,66 @@
+// The life of a process as its clients see it: starting, ready, draining, stopped; and the requests in flight.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+
+namespace sluice::rpc {
+
+class ServiceState;
+
+// One request in flight; dropping it ends the request. Move-only, may outlive its handler but not the ServiceState.
+class InFlight {
+ public:
+  InFlight() = default;
+  InFlight(InFlight&& other) noexcept;
+  InFlight& operator=(InFlight&& other) noexcept;
+  ~InFlight();
+
+ private:
+  friend class ServiceState;
+  explicit InFlight(ServiceState* state) : state_(state) {}
+  ServiceState* state_ = nullptr;
+};
+
+// Thread-safe.
+class ServiceState {
+ public:
+  // Everything that admission needs is there. Draining wins over it.
+  void SetReady(bool ready);
+  bool ready() const;
+
+  // Called after every change of ready(), on the thread that caused it. Set before the state is shared.
+  void OnReadyChanged(absl::AnyInvocable<void(bool ready)> changed) { changed_ = std::move(changed); }
+
+  // Empty while draining. Not ready is no reason to refuse: readiness is advice for those who choose.
+  std::optional<InFlight> Admit();
+  uint32_t in_flight() const;
+
+  // Stops admission. Returns false if that had begun before.
+  bool BeginDrain();
+  bool draining() const;
+  // Waits until nothing is in flight, at most `timeout`. Returns whether that was reached.
+  bool WaitIdle(absl::Duration timeout);
+  // Waits until BeginDrain was called.
+  void WaitForDrain();
+
+ private:
+  friend class InFlight;
+  void End();
+
+  mutable Mutex mutex_;
+  CondVar changed_cv_;
+  bool ready_ SLUICE_GUARDED_BY(mutex_) = false;
+  bool draining_ SLUICE_GUARDED_BY(mutex_) = false;
+  uint32_t in_flight_ SLUICE_GUARDED_BY(mutex_) = 0;
+  absl::AnyInvocable<void(bool)> changed_;
+};
+
+}  // namespace sluice::rpc

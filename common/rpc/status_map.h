@@ -1,0 +1,17 @@
+// absl::Status <-> grpc::Status, one table and one place. Details travel as google.rpc.Status in grpc-status-details-bin:
+// sluice.v1.ErrorDetail and, for clients that know nothing of Sluice, google.rpc ErrorInfo, RetryInfo and BadRequest.
+#pragma once
+
+#include "absl/status/status.h"
+#include "grpcpp/support/status.h"
+
+namespace sluice::rpc {
+
+// Messages are cut so that the trailers stay within the 8 KiB metadata limit.
+inline constexpr size_t kStatusMessageBytesMax = 2048;
+
+grpc::Status ToGrpc(const absl::Status& status);
+// Damaged or missing details are no error: the code and message stand alone then.
+absl::Status FromGrpc(const grpc::Status& status);
+
+}  // namespace sluice::rpc
