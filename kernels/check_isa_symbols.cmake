@@ -13,8 +13,8 @@ foreach(archive ${ARCHIVES})
       if(member MATCHES "avx")
         math(EXPR members "${members} + 1")
       endif()
-    elseif(member MATCHES "avx" AND line MATCHES " [WVu] (.*)$" AND NOT CMAKE_MATCH_1 MATCHES "^DW\\.ref\\.")
-      message(FATAL_ERROR "${archive}(${member}) defines ${CMAKE_MATCH_1}, which other objects may define too: "
+    elseif(member MATCHES "avx" AND line MATCHES " [WVu] " AND NOT line MATCHES " DW\\.ref\\.")
+      message(FATAL_ERROR "${archive}(${member}) defines '${line}', which other objects may define too: "
                           "give it internal linkage")
     endif()
   endforeach()

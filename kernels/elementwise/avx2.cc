@@ -2,6 +2,8 @@
 
 namespace sluice::kernels::avx2 {
 
+constexpr int kWidth = 8;
+
 #include "kernels/elementwise/vector_ops.inc"
 
 }  // namespace sluice::kernels::avx2
