@@ -31,14 +31,6 @@ inline void QuantizeBlock(const float* x, int64_t count, Int8Block* out) {
   out->negated_first_sum = -first;
 }
 
-inline void RoundRow(const float* x, int64_t k, uint8_t* prepared) {
-  for (int64_t i = 0; i < k; i += 16) {
-    const __mmask16 mask = static_cast<__mmask16>(k - i >= 16 ? 0xffff : (1 << (k - i)) - 1);
-    const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, x + i));
-    std::memcpy(prepared + i * 2, &rounded, sizeof(rounded));
-  }
-}
-
 // One step of k: [16] f32, [16] f16 or [16][2] bf16 of one panel.
 template <WeightFormat format>
 struct Step;
@@ -184,9 +176,6 @@ void Prepare(ActivationKind kind, const float* x, int64_t rows, int64_t k, int64
         std::memcpy(prepared, x, static_cast<size_t>(k) * sizeof(float));
         // Kernels read k in pairs.
         std::memset(prepared + k * 4, 0, static_cast<size_t>(row_bytes - k * 4));
-        break;
-      case ActivationKind::kBf16:
-        RoundRow(x, k, prepared);
         break;
       case ActivationKind::kInt8:
         for (int64_t b = 0; b < (k + kBlock - 1) / kBlock; ++b) {

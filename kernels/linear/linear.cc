@@ -57,9 +57,6 @@ int64_t PreparedRowBytes(ActivationKind kind, int64_t k) {
     case ActivationKind::kFloat32:
       bytes = k * 4;
       break;
-    case ActivationKind::kBf16:
-      bytes = (k + k % 2) * 2;
-      break;
     case ActivationKind::kInt8:
       bytes = (k + kBlock - 1) / kBlock * static_cast<int64_t>(sizeof(Int8Block));
       break;

@@ -24,7 +24,6 @@ constexpr int64_t kPackedAlignment = 64;
 // What a kernel reads as x. Matrices with equal kind and k can share one prepared copy.
 enum class ActivationKind : uint8_t {
   kFloat32,  // as given
-  kBf16,     // rounded to nearest even
   kInt8,     // per 32 elements: codes rint(x * 127 / amax), one float32 scale amax / 127, sums of
              // codes
 };
