@@ -17,7 +17,7 @@ namespace {
 
 // The known patterns need a few steps for each byte; a pattern of a model file may not take much
 // more.
-constexpr uint32_t kMatchSteps = 1u << 28;
+constexpr uint32_t kMatchSteps = 1u << 26;
 constexpr uint32_t kHeapKibibytes = 64 * 1024;
 constexpr size_t kJitStackStart = size_t{64} << 10;
 constexpr size_t kJitStackMax = size_t{64} << 20;
