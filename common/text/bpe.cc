@@ -1,6 +1,7 @@
 #include "text/bpe.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -10,11 +11,6 @@ namespace {
 
 uint64_t PairKey(TokenId left, TokenId right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
-}
-
-// std heap functions keep the largest on top; the smallest order must come first.
-bool ComesLater(const BpeWorkspace::Candidate& a, const BpeWorkspace::Candidate& b) {
-  return a.order > b.order;
 }
 
 }  // namespace
@@ -96,7 +92,7 @@ void Bpe::Offer(int32_t position, BpeWorkspace* workspace) const {
   if (target == nullptr) return;
   const uint64_t order = static_cast<uint64_t>(static_cast<uint32_t>(target->rank)) << 32 |
                          static_cast<uint32_t>(position);
-  workspace->queue.push_back({order, target->result});
+  workspace->queue.push_back(order);
   ++workspace->queue_operations;
 }
 
@@ -105,26 +101,25 @@ void Bpe::MergeAll(BpeWorkspace* workspace) const {
   auto& queue = workspace->queue;
   queue.clear();
   for (int32_t i = 0; i + 1 < static_cast<int32_t>(symbols.size()); ++i) Offer(i, workspace);
-  std::make_heap(queue.begin(), queue.end(), ComesLater);
+  std::make_heap(queue.begin(), queue.end(), std::greater<>());
   const auto offer = [&](int32_t position) {
     const size_t before = queue.size();
     Offer(position, workspace);
-    if (queue.size() > before) std::push_heap(queue.begin(), queue.end(), ComesLater);
+    if (queue.size() > before) std::push_heap(queue.begin(), queue.end(), std::greater<>());
   };
   while (!queue.empty()) {
-    const BpeWorkspace::Candidate top = queue.front();
-    std::pop_heap(queue.begin(), queue.end(), ComesLater);
+    const uint64_t top = queue.front();
+    std::pop_heap(queue.begin(), queue.end(), std::greater<>());
     queue.pop_back();
     ++workspace->queue_operations;
-    const int32_t position = static_cast<int32_t>(top.order & 0xFFFFFFFFu);
+    const int32_t position = static_cast<int32_t>(top & 0xFFFFFFFFu);
     auto& symbol = symbols[static_cast<size_t>(position)];
     if (!symbol.alive || symbol.next < 0) continue;
     auto& right = symbols[static_cast<size_t>(symbol.next)];
-    // The neighbours may have changed since; the candidate holds while they still make the same
-    // token.
+    // A neighbour may have grown since. Then this is another, longer pair, of another rank.
     const Target* target = Find(symbol.id, right.id);
-    if (target == nullptr || target->result != top.result) continue;
-    symbol.id = top.result;
+    if (target == nullptr || static_cast<uint32_t>(target->rank) != top >> 32) continue;
+    symbol.id = target->result;
     symbol.next = right.next;
     right.alive = false;
     if (right.next >= 0) symbols[static_cast<size_t>(right.next)].previous = position;

@@ -23,12 +23,8 @@ struct BpeWorkspace {
     int32_t next;      // -1 at the end
     bool alive;
   };
-  struct Candidate {
-    uint64_t order;  // rank << 32 | position
-    TokenId result;
-  };
   std::vector<Symbol> symbols;
-  std::vector<Candidate> queue;
+  std::vector<uint64_t> queue;  // A heap of merges to try: rank << 32 | position, smallest first.
   uint64_t queue_operations = 0;
 };
 

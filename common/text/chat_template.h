@@ -51,6 +51,11 @@ class ChatTemplate {
 absl::StatusOr<std::unique_ptr<const ChatTemplate>> RecognizeChatTemplate(
     absl::string_view template_text);
 
+// The `chat_template` of a tokenizer_config.json: a string, or a list of named ones of which
+// "default" is taken. Empty if there is none (newer models keep it in chat_template.jinja).
+// INVALID_ARGUMENT for anything else.
+absl::StatusOr<std::string> ChatTemplateText(absl::string_view tokenizer_config_json);
+
 // "user: ...\nassistant:" without markers, for the toy model.
 std::unique_ptr<const ChatTemplate> PlainChatTemplate();
 

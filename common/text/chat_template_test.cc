@@ -141,6 +141,17 @@ TEST(ChatTemplate, Qwen3KeepsReasoningOnlyBehindTheLastQuestion) {
             "<|im_end|>\n");
 }
 
+TEST(ChatTemplate, TextComesFromTheConfig) {
+  EXPECT_EQ(*ChatTemplateText(R"({"chat_template":"a\nb"})"), "a\nb");
+  EXPECT_EQ(*ChatTemplateText("{}"), "");
+  EXPECT_EQ(*ChatTemplateText(R"({"chat_template":[{"name":"tool_use","template":"x"},
+                                {"name":"default","template":"y"}]})"),
+            "y");
+  for (const char* config : {"", R"({"chat_template":7})", R"({"chat_template":[]})"}) {
+    EXPECT_EQ(ChatTemplateText(config).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
 TEST(ChatTemplate, PlainTemplateHasNoMarkers) {
   const auto chat = PlainChatTemplate();
   EXPECT_EQ(RenderText(*chat, {{"system", "s", ""}, {"user", "u", ""}}),

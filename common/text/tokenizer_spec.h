@@ -56,8 +56,8 @@ struct TokenizerSpec {
   std::optional<TokenId> bos = std::nullopt;
   std::optional<TokenId> pad = std::nullopt;
   std::optional<TokenId> unknown = std::nullopt;  // Stands for a byte that the vocabulary lacks.
-  std::vector<TokenId> eos;        // Any of them ends a generation.
-  bool add_bos = false;            // A raw prompt starts with `bos`. Templates write their own.
+  std::vector<TokenId> eos;                       // Any of them ends a generation.
+  bool add_bos = false;  // A raw prompt starts with `bos`. Templates write their own.
 };
 
 // Reads tokenizer.json and, unless empty, tokenizer_config.json (bos_token, eos_token, pad_token,
@@ -76,7 +76,7 @@ struct GgufVocabulary {
   std::optional<TokenId> bos = std::nullopt;
   std::optional<TokenId> pad = std::nullopt;
   std::optional<TokenId> unknown = std::nullopt;
-  std::vector<TokenId> eos;     // eos_token_id and, where present, eot_token_id and eom_token_id.
+  std::vector<TokenId> eos;  // eos_token_id and, where present, eot_token_id and eom_token_id.
   std::optional<bool> add_bos = std::nullopt;  // Absent: what `pre` implies.
 };
 absl::StatusOr<TokenizerSpec> SpecFromGguf(const GgufVocabulary& gguf);
