@@ -10,7 +10,8 @@ namespace {
 
 // Members of a class equal to the property White_Space. PCRE2's own \s also takes U+180E.
 constexpr absl::string_view kSpaceMembers =
-    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a})"
+    R"(\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
 absl::Status Refuse(absl::string_view pattern, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(

@@ -91,7 +91,7 @@ absl::StatusOr<TokenizerSpec> SpecFromGguf(const GgufVocabulary& gguf) {
 TokenizerSpec ByteTokenizerSpec() {
   TokenizerSpec spec;
   for (int byte = 0; byte < 256; ++byte) {
-    spec.vocabulary.push_back(std::string(1, static_cast<char>(byte)));
+    spec.vocabulary.emplace_back(1, static_cast<char>(byte));
   }
   spec.added.push_back({kByteTokenizerEos, "<|eos|>", /*special=*/true});
   spec.eos = {kByteTokenizerEos};

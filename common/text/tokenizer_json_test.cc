@@ -135,9 +135,8 @@ TEST(TokenizerJson, PostProcessorMayPrefixBos) {
   const std::string text = R"({"Sequence":{"id":"A","type_id":0}})";
   const std::string token = R"({"SpecialToken":{"id":"<s>","type_id":0}})";
   const auto processor = [](const std::string& items) {
-    return absl::StrCat(
-        R"({"type":"Sequence","processors":[{"type":"ByteLevel"},{"type":"TemplateProcessing","single":[)",
-        items, R"(],"pair":[]}]})");
+    return absl::StrCat(R"({"type":"Sequence","processors":[{"type":"ByteLevel"},)",
+                        R"({"type":"TemplateProcessing","single":[)", items, R"(],"pair":[]}]})");
   };
   parts.post_processor = processor(token + "," + text);
   auto spec = Read(parts);

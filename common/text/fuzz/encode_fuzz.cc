@@ -10,9 +10,8 @@
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
+namespace sluice::text {
 namespace {
-
-using namespace sluice::text;
 
 // Bytes, a few merges, two markers: every path of the encoder without a vocabulary file.
 std::unique_ptr<const Tokenizer> MakeTokenizer(std::vector<std::string> splits, bool whole) {
@@ -55,9 +54,7 @@ void RoundTrip(const Tokenizer& tokenizer, absl::string_view text) {
   }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+void RunOne(const uint8_t* data, size_t size) {
   static const auto& gpt2 = *MakeTokenizer({EachDigitSplit(), Gpt2Split()}, false).release();
   static const auto& llama = *MakeTokenizer({Llama3Split()}, false).release();
   static const auto& kimi = *MakeTokenizer({KimiSplit()}, true).release();
@@ -65,5 +62,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   RoundTrip(gpt2, text);
   RoundTrip(llama, text);
   RoundTrip(kimi, text);
+}
+
+}  // namespace
+}  // namespace sluice::text
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  sluice::text::RunOne(data, size);
   return 0;
 }

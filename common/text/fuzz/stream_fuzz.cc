@@ -10,10 +10,12 @@
 #include "text/stop_matcher.h"
 #include "text/utf8.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace sluice::text;
+namespace sluice::text {
+namespace {
+
+void RunOne(const uint8_t* data, size_t size) {
   static const Tokenizer& tokenizer = *Tokenizer::Create(ByteTokenizerSpec())->release();
-  if (size < 2) return 0;
+  if (size < 2) return;
   // First byte: length of a stop string taken from the input.
   const absl::string_view input(reinterpret_cast<const char*>(data), size);
   std::vector<std::string> stops;
@@ -47,5 +49,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   whole->Flush(&at_once);
   SLUICE_CHECK(at_once == emitted);
   if (IsValidUtf8(input.substr(1))) SLUICE_CHECK(text == input.substr(1));
+}
+
+}  // namespace
+}  // namespace sluice::text
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  sluice::text::RunOne(data, size);
   return 0;
 }
