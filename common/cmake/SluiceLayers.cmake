@@ -46,7 +46,7 @@ add_custom_target(all_tests)
 # Adds a folder when it exists; folders appear as they are built, optional backends may stay away.
 function(sluice_add_folder folder)
   if(EXISTS ${CMAKE_SOURCE_DIR}/${folder}/CMakeLists.txt)
-    add_subdirectory(${folder})
+    add_subdirectory(${CMAKE_SOURCE_DIR}/${folder} ${CMAKE_BINARY_DIR}/${folder})
   endif()
 endfunction()
 

@@ -1,0 +1,49 @@
+#include "services/cli/command.h"
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace sluice::cli {
+
+void AddModelOptions(CLI::App& command, services::LocalModelOptions* options) {
+  command.add_option("--model", options->path, "Model folder, .gguf file or toy")->required();
+  command.add_option("--kv", options->kv_format, "KV format: f32, bf16, gqa_fp8")->capture_default_str();
+  command.add_option("--kernels", options->kernels, "auto, reference, avx2 or avx512")->capture_default_str();
+  command.add_option("--threads", options->threads, "Compute threads; 0: every usable core")->capture_default_str();
+}
+
+absl::StatusOr<std::vector<request::TokenId>> ParseTokenList(absl::string_view text) {
+  std::vector<request::TokenId> tokens;
+  for (absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    int32_t token = 0;
+    if (!absl::SimpleAtoi(part, &token) || token < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--tokens: '", part, "' is no token id; write 1,2,3"));
+    }
+    tokens.push_back(token);
+  }
+  return tokens;
+}
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    // An empty file sets failbit, too.
+    if (file && file.peek() == std::ifstream::traits_type::eof()) return std::string();
+    return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  }
+  return text.str();
+}
+
+void PrintLine(absl::string_view line) {
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,35 @@
+// What the subcommands of `sluice` share. Results go to stdout, everything else to stderr; exit 0 only on success, 2 on bad usage.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "request/sampling.h"
+#include "services/local_model/local_model.h"
+
+namespace sluice::cli {
+
+// A subcommand runs after its flags were parsed and returns the reason of its failure.
+using Command = std::function<absl::Status()>;
+
+// Each adds its subcommands to `app` and sets `*run` when one of them was chosen.
+void AddTextCommands(CLI::App& app, Command* run);      // tokenize, detokenize, render
+void AddGenerateCommand(CLI::App& app, Command* run);   // generate
+void AddLogitsCommand(CLI::App& app, Command* run);     // logits
+
+// --model, --kv, --kernels, --threads.
+void AddModelOptions(CLI::App& command, services::LocalModelOptions* options);
+
+// "1,2,3" to ids. Errors: INVALID_ARGUMENT naming the part that is no number.
+absl::StatusOr<std::vector<request::TokenId>> ParseTokenList(absl::string_view text);
+absl::StatusOr<std::string> ReadTextFile(const std::string& path);
+// Prints one line to stdout.
+void PrintLine(absl::string_view line);
+
+}  // namespace sluice::cli

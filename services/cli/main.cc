@@ -1,0 +1,37 @@
+// sluice: the command for people.
+#include <cstdio>
+#include <string>
+
+#include "base/log.h"
+#include "services/cli/command.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+
+int Main(int argc, char** argv) {
+  InitLogging("sluice", LogLevel::kWarning, false);
+  CLI::App app("Sluice: a disaggregated LLM serving cluster", "sluice");
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Help of all subcommands");
+  Command run;
+  AddTextCommands(app, &run);
+  AddGenerateCommand(app, &run);
+  AddLogitsCommand(app, &run);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  const absl::Status status = run();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "sluice: %s\n", std::string(status.message()).c_str());
+  return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailed;
+}
+
+}  // namespace
+}  // namespace sluice::cli
+
+int main(int argc, char** argv) { return sluice::cli::Main(argc, argv); }

@@ -1,0 +1,44 @@
+#include "services/local_model/local_model.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "device/cpu.h"
+#include "engine/llama/llama_runner.h"
+#include "engine/toy_model.h"
+#include "kv/page_layout.h"
+#include "model/model_files.h"
+#include "services/text_model/text_model.h"
+
+namespace sluice::services {
+
+absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options) {
+  LocalModel model;
+  const auto path = kernels::ParseIsaPath(options.kernels);
+  if (!path) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kernels is '", options.kernels, "'; use auto, reference, avx2 or avx512"));
+  }
+  model.path = *path;
+  SLUICE_ASSIGN_OR_RETURN(const kernels::KvFormat format, kv::ParseKvFormat(options.kv_format));
+  const int workers = options.threads > 0 ? static_cast<int>(options.threads) : device::UsableCpus();
+  SLUICE_ASSIGN_OR_RETURN(model.threads, device::ThreadPool::Create({.workers = workers}));
+  if (options.path == kToyModelPath) {
+    engine::ToyModelOptions toy;
+    toy.layout = engine::ToyLayoutSpec(format);
+    toy.layout.page_tokens = options.page_tokens;
+    SLUICE_ASSIGN_OR_RETURN(model.runner, engine::CreateToyModel(toy));
+    return model;
+  }
+  SLUICE_ASSIGN_OR_RETURN(const auto files, model::ModelFiles::Open(options.path));
+  model.weight_bytes = files->tensor_bytes();
+  engine::LlamaRunnerOptions runner;
+  runner.path = *path;
+  runner.kv_format = format;
+  runner.page_tokens = options.page_tokens;
+  SLUICE_ASSIGN_OR_RETURN(model.runner, engine::LlamaRunner::Create(*files, runner, *model.threads));
+  return model;
+}
+
+}  // namespace sluice::services

@@ -1,0 +1,35 @@
+// A model loaded for computing in this process: thread pool, kernels, runner. Workers and the command line tool share it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "device/thread_pool.h"
+#include "engine/model_runner.h"
+#include "kernels/isa.h"
+
+namespace sluice::services {
+
+struct LocalModelOptions {
+  std::string path;                 // folder, .gguf file, or "toy"
+  std::string kernels = "auto";     // auto, reference, avx2, avx512
+  std::string kv_format = "gqa_fp8";
+  uint32_t threads = 0;             // 0: every usable core
+  uint32_t page_tokens = 32;
+};
+
+// The pool outlives the runner by the order of members.
+struct LocalModel {
+  std::unique_ptr<device::ThreadPool> threads;
+  std::unique_ptr<engine::ModelRunner> runner;
+  kernels::IsaPath path = kernels::IsaPath::kReference;
+  uint64_t weight_bytes = 0;
+};
+
+// Errors: INVALID_ARGUMENT for an option, NOT_FOUND for missing files, UNIMPLEMENTED for a path this processor lacks.
+absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options);
+
+}  // namespace sluice::services
