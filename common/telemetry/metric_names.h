@@ -1,0 +1,228 @@
+// Every metric of every service, once. A metric that is not in this list cannot be made.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace sluice::telemetry {
+
+enum class MetricType { kCounter, kGauge, kHistogram };
+
+// Upper bounds of a histogram's buckets, in the metric's unit.
+enum class Buckets {
+  kNone,
+  kFirstToken,  // seconds: 1 ms .. 60 s
+  kPerToken,    // seconds: 1 ms .. 2.5 s
+  kDuration,    // seconds: 10 ms .. 10 min
+  kShort,       // seconds: 0.1 ms .. 1 s
+};
+
+inline constexpr size_t kLabelsMax = 3;
+
+struct MetricDef {
+  const char* name;
+  MetricType type;
+  const char* help;
+  std::array<const char*, kLabelsMax> labels = {};  // null: no more
+  Buckets buckets = Buckets::kNone;
+};
+
+// Label values are given in the order of `labels`. A label named "tenant" folds to "other" past
+// 1,000 tenants. Every service.
+inline constexpr MetricDef kBuildInfo = {"sluice_build_info",
+                                         MetricType::kGauge,
+                                         "1; labels say what runs here.",
+                                         {"service", "name", "version"}};
+inline constexpr MetricDef kReady = {"sluice_ready", MetricType::kGauge,
+                                     "1 while the process may admit requests."};
+inline constexpr MetricDef kDegraded = {
+    "sluice_degraded",
+    MetricType::kGauge,
+    "1 while a dependency is missing and the process serves without it.",
+    {"dependency"}};
+inline constexpr MetricDef kInFlight = {"sluice_requests_in_flight", MetricType::kGauge,
+                                        "Requests that run in this process."};
+inline constexpr MetricDef kProcessCpu = {"sluice_process_cpu_seconds_total", MetricType::kCounter,
+                                          "CPU time used, user and system."};
+inline constexpr MetricDef kProcessMemory = {"sluice_process_resident_bytes", MetricType::kGauge,
+                                             "Resident memory."};
+inline constexpr MetricDef kProcessFds = {"sluice_process_open_fds", MetricType::kGauge,
+                                          "Open file descriptors."};
+
+// Workers: the engine.
+inline constexpr MetricDef kHeartbeatAge = {"sluice_engine_heartbeat_age_seconds",
+                                            MetricType::kGauge,
+                                            "Time since the last engine step or idle tick."};
+inline constexpr MetricDef kRunning = {"sluice_engine_running_sequences", MetricType::kGauge,
+                                       "Sequences in the engine."};
+inline constexpr MetricDef kWaiting = {"sluice_engine_waiting_sequences", MetricType::kGauge,
+                                       "Sequences that wait for a start."};
+inline constexpr MetricDef kPrefillBacklog = {"sluice_engine_prefill_backlog_tokens",
+                                              MetricType::kGauge,
+                                              "Prompt tokens accepted and not computed."};
+inline constexpr MetricDef kDecodeContext = {"sluice_engine_decode_context_tokens",
+                                             MetricType::kGauge,
+                                             "Tokens of context of all running sequences."};
+inline constexpr MetricDef kPrefillRate = {
+    "sluice_engine_prefill_tokens_per_second", MetricType::kGauge,
+    "Measured prefill rate; 0 before the first measurement."};
+inline constexpr MetricDef kDecodeStep = {
+    "sluice_engine_decode_step_seconds", MetricType::kGauge,
+    "Measured time of a decode step; 0 before the first measurement."};
+inline constexpr MetricDef kWeightBytesRead = {
+    "sluice_engine_weight_read_bytes_total", MetricType::kCounter,
+    "Bytes of weights read; once per matrix and step, whatever the batch."};
+inline constexpr MetricDef kPromptTokens = {
+    "sluice_worker_prompt_tokens_total",
+    MetricType::kCounter,
+    "Prompt tokens of finished calls by where their KV came from: computed, cached or transferred.",
+    {"source"}};
+inline constexpr MetricDef kOutputTokens = {"sluice_worker_output_tokens_total",
+                                            MetricType::kCounter, "Tokens sampled here."};
+inline constexpr MetricDef kRecomputedTokens = {
+    "sluice_recomputed_tokens_total", MetricType::kCounter,
+    "Tokens whose KV was computed again after a retry, a migration or a preemption."};
+inline constexpr MetricDef kPreemptions = {"sluice_preemptions_total", MetricType::kCounter,
+                                           "Sequences put aside for lack of pages."};
+inline constexpr MetricDef kPhaseSeconds = {"sluice_phase_seconds",
+                                            MetricType::kHistogram,
+                                            "Time requests spend in a phase of their life.",
+                                            {"phase"},
+                                            Buckets::kDuration};
+inline constexpr MetricDef kWorkerCalls = {"sluice_worker_calls_total",
+                                           MetricType::kCounter,
+                                           "Calls ended, by method and status code.",
+                                           {"method", "code"}};
+
+// Workers: pages and the prefix cache.
+inline constexpr MetricDef kKvPages = {
+    "sluice_kv_pages",
+    MetricType::kGauge,
+    "Pages by state: free, active, cached, quarantined. Their sum is the pool.",
+    {"state"}};
+inline constexpr MetricDef kKvPageBytes = {"sluice_kv_page_bytes", MetricType::kGauge,
+                                           "Bytes of one page."};
+inline constexpr MetricDef kKvTokens = {"sluice_kv_capacity_tokens", MetricType::kGauge,
+                                        "Tokens that the pool holds."};
+inline constexpr MetricDef kPrefixBlocks = {"sluice_prefix_blocks", MetricType::kGauge,
+                                            "Blocks in the prefix cache."};
+inline constexpr MetricDef kPrefixQueries = {"sluice_prefix_queries_total", MetricType::kCounter,
+                                             "Blocks looked up in the prefix cache."};
+inline constexpr MetricDef kPrefixHits = {"sluice_prefix_hits_total", MetricType::kCounter,
+                                          "Blocks found in the prefix cache."};
+inline constexpr MetricDef kKvEvictions = {"sluice_kv_evictions_total",
+                                           MetricType::kCounter,
+                                           "Cached blocks given up.",
+                                           {"tier", "cause"}};
+inline constexpr MetricDef kTagFailures = {
+    "sluice_kv_tag_failures_total", MetricType::kCounter,
+    "Sequences ended because a page was not the one they own."};
+
+// Workers: the hand-off.
+inline constexpr MetricDef kKvTransferBytes = {"sluice_kv_transfer_bytes_total",
+                                               MetricType::kCounter,
+                                               "Bytes of KV pieces moved; side is send or receive.",
+                                               {"transport", "side"}};
+inline constexpr MetricDef kKvTransferPieces = {"sluice_kv_transfer_pieces_total",
+                                                MetricType::kCounter,
+                                                "Pieces moved; side is send or receive.",
+                                                {"transport", "side"}};
+inline constexpr MetricDef kKvTransfers = {"sluice_kv_transfers_total",
+                                           MetricType::kCounter,
+                                           "Transfers ended: completed or failed.",
+                                           {"outcome"}};
+inline constexpr MetricDef kKvTransferTail = {
+    "sluice_kv_transfer_tail_seconds",
+    MetricType::kHistogram,
+    "From the first token to the last page at the taker: what computing did not hide.",
+    {},
+    Buckets::kShort};
+inline constexpr MetricDef kStaleMessages = {
+    "sluice_kv_stale_messages_total", MetricType::kCounter,
+    "Messages of an older incarnation, lease, attempt or generation: refused."};
+inline constexpr MetricDef kDuplicateMessages = {"sluice_kv_duplicate_messages_total",
+                                                 MetricType::kCounter, "Messages seen before."};
+inline constexpr MetricDef kDigestFailures = {"sluice_kv_digest_failures_total",
+                                              MetricType::kCounter,
+                                              "Pieces whose bytes were not the ones offered."};
+inline constexpr MetricDef kLeaseExpiries = {"sluice_kv_lease_expiries_total", MetricType::kCounter,
+                                             "Leases that ran out unused."};
+
+// Router.
+inline constexpr MetricDef kRequests = {
+    "sluice_requests_total", MetricType::kCounter, "Requests ended.", {"tenant", "outcome"}};
+inline constexpr MetricDef kRejections = {"sluice_rejections_total",
+                                          MetricType::kCounter,
+                                          "Requests refused, by reason.",
+                                          {"tenant", "reason"}};
+inline constexpr MetricDef kQueueRequests = {
+    "sluice_queue_requests", MetricType::kGauge, "Requests waiting or let through.", {"state"}};
+inline constexpr MetricDef kQueueSeconds = {
+    "sluice_queue_seconds", MetricType::kHistogram, "Time in the queue.", {}, Buckets::kFirstToken};
+inline constexpr MetricDef kRouteDecisions = {
+    "sluice_route_decisions_total", MetricType::kCounter, "Placements: split or local.", {"kind"}};
+inline constexpr MetricDef kPredictedCachedTokens = {
+    "sluice_predicted_cached_tokens_total", MetricType::kCounter,
+    "Prompt tokens that placement expected to find cached."};
+inline constexpr MetricDef kLookupFailures = {"sluice_cache_lookup_failures_total",
+                                              MetricType::kCounter,
+                                              "Lookups without an answer in time."};
+inline constexpr MetricDef kTtft = {"sluice_ttft_seconds",
+                                    MetricType::kHistogram,
+                                    "From arrival to the first token.",
+                                    {},
+                                    Buckets::kFirstToken};
+inline constexpr MetricDef kItl = {"sluice_itl_seconds",
+                                   MetricType::kHistogram,
+                                   "Between consecutive tokens of a stream.",
+                                   {},
+                                   Buckets::kPerToken};
+inline constexpr MetricDef kRequestSeconds = {"sluice_request_seconds",
+                                              MetricType::kHistogram,
+                                              "From arrival to the end.",
+                                              {"outcome"},
+                                              Buckets::kDuration};
+inline constexpr MetricDef kInputTokens = {
+    "sluice_input_tokens_total", MetricType::kCounter, "Prompt tokens.", {"tenant"}};
+inline constexpr MetricDef kGeneratedTokens = {
+    "sluice_output_tokens_total", MetricType::kCounter, "Tokens delivered.", {"tenant"}};
+inline constexpr MetricDef kCachedTokens = {
+    "sluice_cached_tokens_total",
+    MetricType::kCounter,
+    "Prompt tokens whose KV was found rather than computed.",
+    {"tenant"}};
+inline constexpr MetricDef kMigrations = {"sluice_migrations_total", MetricType::kCounter,
+                                          "Streams moved after their first token."};
+inline constexpr MetricDef kRetries = {"sluice_retries_total", MetricType::kCounter,
+                                       "Requests tried again before their first token."};
+
+// Cache-manager.
+inline constexpr MetricDef kIndexBlocks = {"sluice_index_blocks", MetricType::kGauge,
+                                           "Known (block, worker) pairs."};
+inline constexpr MetricDef kIndexOverflows = {"sluice_index_overflows_total", MetricType::kCounter,
+                                              "Block events forgotten because the index is full."};
+inline constexpr MetricDef kIndexGaps = {"sluice_index_gaps_total", MetricType::kCounter,
+                                         "Gaps in workers' events, each repaired by a snapshot."};
+inline constexpr MetricDef kWorkers = {
+    "sluice_workers", MetricType::kGauge, "Registered workers.", {"role", "state"}};
+inline constexpr MetricDef kLookups = {"sluice_lookups_total",
+                                       MetricType::kCounter,
+                                       "Lookups answered, by result: hit or miss.",
+                                       {"result"}};
+inline constexpr MetricDef kWorkerUpdates = {
+    "sluice_worker_updates_total", MetricType::kCounter, "Messages from workers.", {"kind"}};
+
+// All of the above, for tests and documentation.
+absl::Span<const MetricDef* const> AllMetrics();
+
+// Empty, or what is wrong with a definition: prefix, characters, unit, `_total`, help text, labels,
+// buckets.
+std::string LintMetric(const MetricDef& def);
+
+// Bounds of a bucket set.
+absl::Span<const double> BucketBounds(Buckets buckets);
+
+}  // namespace sluice::telemetry
