@@ -103,9 +103,17 @@ int PrepareTile(const KvLayerView& layer, const AttentionRun& run, int row_begin
   return first;
 }
 
-// All rows of a block against all their tiles, for one KV head.
+// The tile that follows `tile` of a KV head: the next one up to `end_slot`, else the first of the next KV head.
+NextTile Following(int64_t tile, int kv_head, int kv_head_end, int64_t end_slot) {
+  NextTile next = {kv_head, (tile + 1) * kTile, 0};
+  if (next.first_slot >= end_slot) next = {kv_head + 1, 0, 0};
+  if (next.kv_head < kv_head_end) next.slots = static_cast<int>(std::min<int64_t>(end_slot - next.first_slot, kTile));
+  return next;
+}
+
+// All rows of a block against all their tiles, for one KV head; another one follows if it is below `kv_head_end`.
 void AttendBlock(const PathKernels& kernels, const KvLayerView& layer, const AttentionRun& run, int row_begin,
-                 int rows, int kv_head, const Scratch& scratch) {
+                 int rows, int kv_head, int kv_head_end, const Scratch& scratch) {
   const int group = GroupOf(layer, run.heads);
   const int dim = layer.head_dim;
   for (int r = 0; r < rows; ++r) {
@@ -117,12 +125,14 @@ void AttendBlock(const PathKernels& kernels, const KvLayerView& layer, const Att
   args.pages = run.pages;
   args.kv_head = kv_head;
   args.scratch = scratch.tile;
-  const int64_t tiles = (EndSlot(layer, run, row_begin + rows - 1) + kTile - 1) / kTile;
+  const int64_t end_slot = EndSlot(layer, run, row_begin + rows - 1);
+  const int64_t tiles = (end_slot + kTile - 1) / kTile;
   for (int64_t tile = 0; tile < tiles; ++tile) {
     const int first = PrepareTile(layer, run, row_begin, rows, tile, scratch.ends, &args);
     args.q = scratch.q + int64_t{first} * dim;
     // Every vector takes part in tile 0, which therefore starts its state.
     args.partials = (tile == 0 ? scratch.state : scratch.partial) + first * PartialFloats(dim);
+    args.next = Following(tile, kv_head, kv_head_end, end_slot);
     kernels.tile(args);
     for (int v = first; tile > 0 && v < first + args.vectors; ++v) {
       kernels.merge(scratch.state + v * PartialFloats(dim), scratch.partial + v * PartialFloats(dim), dim);
@@ -151,7 +161,8 @@ void Attention(IsaPath path, const KvLayerView& layer, const AttentionRun& run, 
   const int block = BlockRows(group);
   for (int kv_head = kv_head_begin; kv_head < kv_head_end; ++kv_head) {
     for (int row = row_begin; row < row_end; row += block) {
-      AttendBlock(KernelsOf(path), layer, run, row, std::min(block, row_end - row), kv_head, parts);
+      AttendBlock(KernelsOf(path), layer, run, row, std::min(block, row_end - row), kv_head, kv_head_end,
+                  parts);
     }
   }
 }
@@ -179,6 +190,8 @@ void AttentionPartials(IsaPath path, const KvLayerView& layer, const AttentionRu
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     PrepareTile(layer, run, row, 1, tile, parts.ends, &args);
     args.partials = partials;
+    args.next = {kv_head, 0, 0};
+    if (tile + 1 < tile_end) args.next = Following(tile, kv_head, kv_head + 1, EndSlot(layer, run, row));
     kernels.tile(args);
     partials += AttentionPartialFloats(layer, run.heads);
   }

@@ -8,9 +8,13 @@ namespace {
 struct Avx2 {
   using Vec = __m256;
   static constexpr int kLanes = 8;
-  // 16 registers: 4 vectors x 16 slots take 8, keys and queries 3 more.
+  static constexpr int kParts = 2;  // vectors of a block of 16 slots
+  // 16 registers: 4 vectors x 16 slots take 8, keys and queries 3 more; none are left to convert in.
+  template <class Source, int kVectors>
   static constexpr int kScoreBlocks = 1;
+  template <class Source>
   static constexpr int kValueBlocks = 1;
+  static constexpr bool kDirect = false;
 
   static Vec Zero() { return _mm256_setzero_ps(); }
   static Vec Set1(float x) { return _mm256_set1_ps(x); }
@@ -22,6 +26,8 @@ struct Avx2 {
   static Vec Add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
   static Vec Sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
   static Vec Max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+  // Makes the compiler load x once instead of once per use.
+  static void Keep(Vec& x) { asm("" : "+x"(x)); }
   static float First(Vec a) { return _mm256_cvtss_f32(a); }
 
   static float ReduceMax(Vec a) {
@@ -58,53 +64,56 @@ struct Avx2 {
   }
 
   // 8 codes in order: as bits of f16 an e4m3 code is its value times 2^-8, subnormals included.
-  static void ExpandE4m3Half(__m128i codes16, float* to) {
+  static Vec E4m3Half(__m128i codes16) {
     // Sign-extended codes moved up by 7: the sign lands in bit 15 and, to be cleared, in bit 14.
     const __m128i halves = _mm_and_si128(_mm_slli_epi16(codes16, 7), _mm_set1_epi16(static_cast<int16_t>(0xbfff)));
-    Store(to, Mul(_mm256_cvtph_ps(halves), Set1(256.0f)));
+    return Mul(_mm256_cvtph_ps(halves), Set1(256.0f));
   }
 
-  // 16 codes in order.
-  static void ExpandE4m3(const std::byte* from, float* to) {
-    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    ExpandE4m3Half(_mm_cvtepi8_epi16(codes), to);
-    ExpandE4m3Half(_mm_cvtepi8_epi16(_mm_srli_si128(codes, 8)), to + 8);
+  // 64 codes in order.
+  static void LoadE4m3(const std::byte* from, Vec (&to)[8]) {
+    SLUICE_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i * 8));
+      to[i] = E4m3Half(_mm_cvtepi8_epi16(codes));
+    }
   }
 
-  // 64 codes [16][4] to f32 [4][16].
-  static void ExpandE4m3Quads(const std::byte* from, float* to) {
+  // 64 codes [16][4] to [4][16].
+  static void LoadE4m3Quads(const std::byte* from, Vec (&to)[4][2]) {
     // Within each 16 bytes (4 slots): channel by channel.
     const __m256i by_channel = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     const __m256i join = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    SLUICE_UNROLL
     for (int half = 0; half < 2; ++half) {
       const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + half * 32));
       // 8 bytes (8 slots) of channel 0, then 1, 2, 3.
       const __m256i sorted = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(codes, by_channel), join);
       const __m128i first = _mm256_castsi256_si128(sorted);
       const __m128i second = _mm256_extracti128_si256(sorted, 1);
-      ExpandE4m3Half(_mm_cvtepi8_epi16(first), to + half * 8);
-      ExpandE4m3Half(_mm_cvtepi8_epi16(_mm_srli_si128(first, 8)), to + 16 + half * 8);
-      ExpandE4m3Half(_mm_cvtepi8_epi16(second), to + 32 + half * 8);
-      ExpandE4m3Half(_mm_cvtepi8_epi16(_mm_srli_si128(second, 8)), to + 48 + half * 8);
+      to[0][half] = E4m3Half(_mm_cvtepi8_epi16(first));
+      to[1][half] = E4m3Half(_mm_cvtepi8_epi16(_mm_srli_si128(first, 8)));
+      to[2][half] = E4m3Half(_mm_cvtepi8_epi16(second));
+      to[3][half] = E4m3Half(_mm_cvtepi8_epi16(_mm_srli_si128(second, 8)));
     }
   }
 
-  // 32 bf16 [16][2] to f32 [2][16].
-  static void ExpandBf16Pairs(const std::byte* from, float* to) {
+  // 32 bf16 [16][2] to [2][16].
+  static void LoadBf16Pairs(const std::byte* from, Vec (&to)[2][2]) {
+    SLUICE_UNROLL
     for (int half = 0; half < 2; ++half) {
       const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + half * 32));
-      StoreBits(to + half * 8, _mm256_slli_epi32(pairs, 16));
-      StoreBits(to + 16 + half * 8,
-                _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+      to[0][half] = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+      to[1][half] = _mm256_castsi256_ps(
+          _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
     }
   }
 
-  static void ExpandBf16(const std::byte* from, float* to) {
-    for (int half = 0; half < 2; ++half) {
-      const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + half * 16));
-      StoreBits(to + half * 8, _mm256_slli_epi32(_mm256_cvtepu16_epi32(codes), 16));
-    }
+  // 8 bf16 in order.
+  static Vec LoadBf16(const std::byte* from) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(codes), 16));
   }
 
   // 16 scales; byte 0 is 2^-127, a subnormal with its own bits.

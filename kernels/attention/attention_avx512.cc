@@ -35,29 +35,38 @@ constexpr E4m3Tables MakeE4m3Tables() {
 
 alignas(64) constexpr E4m3Tables kE4m3 = MakeE4m3Tables();
 
-// For output dword i of channel j: bytes {0, 0, low[4 * i + j], high[4 * i + j]}; index 64 and up reads the second table.
-struct QuadIndex {
-  uint8_t bytes[4][64];
+// Byte indices that make 16 floats of 64 codes' low and high bytes: dword i becomes {0, 0, low[c], high[c]}. Index 64 and
+// up reads the second table.
+struct FloatIndex {
+  uint8_t quads[4][64];  // vector j, dword i: c = 4 * i + j, channel j of slot i
+  uint8_t line[4][64];   // vector j, dword i: c = 16 * j + i, the codes in order
 };
 
-constexpr QuadIndex MakeQuadIndex() {
-  QuadIndex index = {};
+constexpr FloatIndex MakeFloatIndex() {
+  FloatIndex index = {};
   for (int j = 0; j < 4; ++j) {
     for (int i = 0; i < 16; ++i) {
-      index.bytes[j][4 * i + 2] = static_cast<uint8_t>(4 * i + j);
-      index.bytes[j][4 * i + 3] = static_cast<uint8_t>(64 + 4 * i + j);
+      index.quads[j][4 * i + 2] = static_cast<uint8_t>(4 * i + j);
+      index.quads[j][4 * i + 3] = static_cast<uint8_t>(64 + 4 * i + j);
+      index.line[j][4 * i + 2] = static_cast<uint8_t>(16 * j + i);
+      index.line[j][4 * i + 3] = static_cast<uint8_t>(64 + 16 * j + i);
     }
   }
   return index;
 }
 
-alignas(64) constexpr QuadIndex kQuads = MakeQuadIndex();
+alignas(64) constexpr FloatIndex kIndex = MakeFloatIndex();
 
 struct Avx512 {
   using Vec = __m512;
   static constexpr int kLanes = 16;
-  static constexpr int kScoreBlocks = 4;
+  static constexpr int kParts = 1;  // vectors of a block of 16 slots
+  // 32 registers hold four vectors' scores of 64 slots and the keys; converting e4m3 on the way takes 12 of them.
+  template <class Source, int kVectors>
+  static constexpr int kScoreBlocks = Source::kChannels == 4 && kVectors == 4 ? 2 : 4;
+  template <class Source>
   static constexpr int kValueBlocks = 4;
+  static constexpr bool kDirect = true;
 
   static Vec Zero() { return _mm512_setzero_ps(); }
   static Vec Set1(float x) { return _mm512_set1_ps(x); }
@@ -68,6 +77,8 @@ struct Avx512 {
   static Vec Add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
   static Vec Sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
   static Vec Max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  // Makes the compiler load x once instead of once per use.
+  static void Keep(Vec& x) { asm("" : "+v"(x)); }
   static float First(Vec a) { return _mm512_cvtss_f32(a); }
   static float ReduceMax(Vec a) { return _mm512_reduce_max_ps(a); }
   static float ReduceAdd(Vec a) { return _mm512_reduce_add_ps(a); }
@@ -101,37 +112,35 @@ struct Avx512 {
     *high = _mm512_ternarylogic_epi32(h, codes, _mm512_set1_epi8(-128), 0xf8);
   }
 
-  // 64 codes [16][4] to f32 [4][16].
-  static void ExpandE4m3Quads(const std::byte* from, float* to) {
+  static void LoadE4m3(const std::byte* from, const uint8_t (&index)[4][64], Vec* to) {
     __m512i low;
     __m512i high;
     E4m3Bytes(_mm512_loadu_si512(from), &low, &high);
     constexpr __mmask64 kUpperHalves = 0xccccccccccccccccull;
+    SLUICE_UNROLL
     for (int j = 0; j < 4; ++j) {
-      const __m512i index = _mm512_load_si512(kQuads.bytes[j]);
-      _mm512_storeu_si512(to + j * 16, _mm512_maskz_permutex2var_epi8(kUpperHalves, low, index, high));
+      const __m512i bytes = _mm512_load_si512(index[j]);
+      to[j] = _mm512_castsi512_ps(_mm512_maskz_permutex2var_epi8(kUpperHalves, low, bytes, high));
     }
   }
 
-  // 16 codes in order.
-  static void ExpandE4m3(const std::byte* from, float* to) {
-    const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-    __m512i low;
-    __m512i high;
-    E4m3Bytes(codes, &low, &high);
-    _mm512_storeu_si512(to, _mm512_or_si512(_mm512_slli_epi32(high, 24), _mm512_slli_epi32(low, 16)));
-  }
+  // 64 codes [16][4] to [4][16].
+  static void LoadE4m3Quads(const std::byte* from, Vec (&to)[4][1]) { LoadE4m3(from, kIndex.quads, &to[0][0]); }
 
-  // 32 bf16 [16][2] to f32 [2][16].
-  static void ExpandBf16Pairs(const std::byte* from, float* to) {
+  // 64 codes in order.
+  static void LoadE4m3(const std::byte* from, Vec (&to)[4]) { LoadE4m3(from, kIndex.line, to); }
+
+  // 32 bf16 [16][2] to [2][16].
+  static void LoadBf16Pairs(const std::byte* from, Vec (&to)[2][1]) {
     const __m512i pairs = _mm512_loadu_si512(from);
-    _mm512_storeu_si512(to, _mm512_slli_epi32(pairs, 16));
-    _mm512_storeu_si512(to + 16, _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+    to[0][0] = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+    to[1][0] = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
   }
 
-  static void ExpandBf16(const std::byte* from, float* to) {
+  // 16 bf16 in order.
+  static Vec LoadBf16(const std::byte* from) {
     const __m512i codes = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-    _mm512_storeu_si512(to, _mm512_slli_epi32(codes, 16));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(codes, 16));
   }
 
   // 16 scales; byte 0 is 2^-127, a subnormal with its own bits.

@@ -16,6 +16,13 @@ constexpr int kPartialHead = 16;  // floats before the weighted values of a part
 // acc = sum of exp(score - maximum) * v.
 static inline int64_t PartialFloats(int head_dim) { return kPartialHead + head_dim; }
 
+// A tile that will be wanted next, for prefetching: its first `slots` slots hold tokens of the run (0 = nothing follows).
+struct NextTile {
+  int kv_head;
+  int64_t first_slot;
+  int slots;
+};
+
 // One tile of one KV head against several query vectors.
 struct TileArgs {
   const KvLayerView* layer;
@@ -28,6 +35,7 @@ struct TileArgs {
   const float* q;      // [vectors][head_dim], scaled by scale * q_scale
   float* partials;     // [vectors][PartialFloats]
   float* scratch;      // TileScratchFloats(), 64-byte aligned
+  NextTile next;
 };
 
 // Scores of all vectors, one tile's K and V in f32 and their scales: the most that any path uses.
