@@ -69,8 +69,11 @@ absl::StatusOr<double> MeasureReadBandwidth(ThreadPool& pool, const Clock& clock
   constexpr size_t kPiece = size_t{1} << 20;
   const absl::Span<std::byte> memory = arena.memory();
   const auto pieces = static_cast<int64_t>((bytes + kPiece - 1) / kPiece);
-  const auto piece = [&](int64_t i) { return memory.subspan(static_cast<size_t>(i) * kPiece, kPiece); };
-  // Touched by the worker that will read it most, and written, so that no two pages share one page of zeros.
+  const auto piece = [&](int64_t i) {
+    return memory.subspan(static_cast<size_t>(i) * kPiece, kPiece);
+  };
+  // Touched by the worker that will read it most, and written, so that no two pages share one page
+  // of zeros.
   pool.ParallelFor(pieces, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) std::memset(piece(i).data(), 1, piece(i).size());
   });

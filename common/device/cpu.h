@@ -10,16 +10,17 @@
 
 namespace sluice::device {
 
-// Cores this process may use: its affinity mask, limited by the CPU quota of its control group. At least 1.
+// Cores this process may use: its affinity mask, limited by the CPU quota of its control group. At
+// least 1.
 int UsableCpus();
 
-// Cores that a `cpu.max` line of a control group allows ("max 100000", "150000 100000"), rounded up; 0 = no limit or
-// not understood.
+// Cores that a `cpu.max` line of a control group allows ("max 100000", "150000 100000"), rounded
+// up; 0 = no limit or not understood.
 int CpusOfQuota(absl::string_view cpu_max);
 
-// Sequential read rate in GB/s (1e9) of all workers of `pool` together over a fresh buffer of `bytes` (default: larger
-// than any cache); the best of `rounds`. Takes about bytes * (rounds + 1) / rate: a tenth of a second.
-// RESOURCE_EXHAUSTED when the buffer cannot be had.
+// Sequential read rate in GB/s (1e9) of all workers of `pool` together over a fresh buffer of
+// `bytes` (default: larger than any cache); the best of `rounds`. Takes about bytes * (rounds + 1)
+// / rate: a tenth of a second. RESOURCE_EXHAUSTED when the buffer cannot be had.
 absl::StatusOr<double> MeasureReadBandwidth(ThreadPool& pool, const Clock& clock,
                                             size_t bytes = size_t{256} << 20, int rounds = 3);
 

@@ -30,7 +30,8 @@ absl::StatusOr<HugePageArena> HugePageArena::Create(size_t bytes) {
   arena.mapping_ = mapping;
   arena.mapping_bytes_ = mapping_bytes;
   const size_t misaligned = reinterpret_cast<uintptr_t>(mapping) % kAlignment;
-  std::byte* start = static_cast<std::byte*>(mapping) + (misaligned == 0 ? 0 : kAlignment - misaligned);
+  std::byte* start =
+      static_cast<std::byte*>(mapping) + (misaligned == 0 ? 0 : kAlignment - misaligned);
   arena.memory_ = absl::MakeSpan(start, bytes);
   // Refusal (no transparent huge pages in this kernel) only costs speed.
   (void)madvise(start, rounded, MADV_HUGEPAGE);
@@ -60,8 +61,8 @@ HugePageArena& HugePageArena::operator=(HugePageArena&& other) noexcept {
 absl::StatusOr<absl::Span<std::byte>> HugePageArena::Allocate(size_t bytes) {
   const size_t begin = (used_ + 63) / 64 * 64;
   if (begin > memory_.size() || bytes > memory_.size() - begin) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "arena of ", memory_.size(), " bytes holds ", used_, "; ", bytes, " more do not fit"));
+    return absl::ResourceExhaustedError(absl::StrCat("arena of ", memory_.size(), " bytes holds ",
+                                                     used_, "; ", bytes, " more do not fit"));
   }
   used_ = begin + bytes;
   return memory_.subspan(begin, bytes);

@@ -1,4 +1,5 @@
-// Large buffers on 2 MiB pages: weights, KV pools and scratch read about 20 % faster from them than from 4 KiB pages.
+// Large buffers on 2 MiB pages: weights, KV pools and scratch read about 20 % faster from them than
+// from 4 KiB pages.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +9,17 @@
 
 namespace sluice::device {
 
-// One anonymous mapping, zeroed, 2 MiB aligned, with huge pages asked for (the kernel may decline; nothing fails then).
-// Memory is taken from the system when first touched, by the node of the thread that touches it. Move-only; the
-// destructor unmaps. Thread-compatible: memory() may be used from any thread.
+// One anonymous mapping, zeroed, 2 MiB aligned, with huge pages asked for (the kernel may decline;
+// nothing fails then). Memory is taken from the system when first touched, by the node of the
+// thread that touches it. Move-only; the destructor unmaps. Thread-compatible: memory() may be used
+// from any thread.
 class HugePageArena {
  public:
   static constexpr size_t kAlignment = size_t{2} << 20;
 
   HugePageArena() = default;
-  // Reserves `bytes` (> 0). RESOURCE_EXHAUSTED when the address space or the memory limit does not allow it.
+  // Reserves `bytes` (> 0). RESOURCE_EXHAUSTED when the address space or the memory limit does not
+  // allow it.
   static absl::StatusOr<HugePageArena> Create(size_t bytes);
   ~HugePageArena();
   HugePageArena(HugePageArena&& other) noexcept;
@@ -24,7 +27,8 @@ class HugePageArena {
 
   absl::Span<std::byte> memory() const { return memory_; }
 
-  // Next `bytes` of the arena, 64-byte aligned. RESOURCE_EXHAUSTED when they do not fit. Never freed one by one.
+  // Next `bytes` of the arena, 64-byte aligned. RESOURCE_EXHAUSTED when they do not fit. Never
+  // freed one by one.
   absl::StatusOr<absl::Span<std::byte>> Allocate(size_t bytes);
   size_t allocated_bytes() const { return used_; }
 

@@ -16,12 +16,11 @@ namespace sluice::device {
 namespace {
 
 constexpr uint32_t kOpen = uint32_t{1} << 31;
-// Chunks a part is cut into: small enough that stealing evens out a busy core, large enough to amortise the exchange.
+// Chunks a part is cut into: small enough that stealing evens out a busy core, large enough to
+// amortise the exchange.
 constexpr int64_t kChunksPerPart = 8;
 
-constexpr uint64_t PackRange(uint32_t next, uint32_t end) {
-  return (uint64_t{end} << 32) | next;
-}
+constexpr uint64_t PackRange(uint32_t next, uint32_t end) { return (uint64_t{end} << 32) | next; }
 
 inline void Pause() {
 #if defined(__x86_64__)
@@ -75,7 +74,8 @@ void ThreadPool::ParallelFor(int64_t n, Body body, int64_t min_chunk) {
     chunk_ = static_cast<uint32_t>(std::max(min_chunk, n / (parts * kChunksPerPart)));
     for (int64_t w = 0; w < parts; ++w) {
       parts_[static_cast<size_t>(w)].range.store(
-          PackRange(static_cast<uint32_t>(n * w / parts), static_cast<uint32_t>(n * (w + 1) / parts)),
+          PackRange(static_cast<uint32_t>(n * w / parts),
+                    static_cast<uint32_t>(n * (w + 1) / parts)),
           std::memory_order_relaxed);
     }
     gate_.store(kOpen, std::memory_order_release);
@@ -148,7 +148,8 @@ bool ThreadPool::TakeChunk(Part& part, bool from_front, int64_t* begin, int64_t*
     const auto last = static_cast<uint32_t>(range >> 32);
     if (next >= last) return false;
     const uint32_t count = std::min(chunk_, last - next);
-    const uint64_t left = from_front ? PackRange(next + count, last) : PackRange(next, last - count);
+    const uint64_t left =
+        from_front ? PackRange(next + count, last) : PackRange(next, last - count);
     if (part.range.compare_exchange_weak(range, left, std::memory_order_relaxed)) {
       *begin = from_front ? next : last - count;
       *end = *begin + count;

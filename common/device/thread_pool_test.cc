@@ -42,7 +42,8 @@ TEST(ThreadPoolTest, RunsEveryIndexExactlyOnce) {
   }
 }
 
-// Plain (non-atomic) data written in one call and read in the next: ThreadSanitizer checks the ordering.
+// Plain (non-atomic) data written in one call and read in the next: ThreadSanitizer checks the
+// ordering.
 TEST(ThreadPoolTest, WritesOfOneCallAreVisibleToTheNext) {
   for (int spin_pauses : {0, 1000}) {
     auto pool = MakePool(4, spin_pauses);
@@ -50,7 +51,8 @@ TEST(ThreadPoolTest, WritesOfOneCallAreVisibleToTheNext) {
     for (int64_t round = 0; round < 300; ++round) {
       pool->ParallelFor(257, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; ++i) {
-          // Reads a neighbour's value of the round before, through another buffer's worth of ordering.
+          // Reads a neighbour's value of the round before, through another buffer's worth of
+          // ordering.
           values[static_cast<size_t>(i)] += 1;
         }
       });
@@ -63,7 +65,8 @@ TEST(ThreadPoolTest, WritesOfOneCallAreVisibleToTheNext) {
 
 TEST(ThreadPoolTest, IdleWorkersStealFromABusyOne) {
   auto pool = MakePool(2);
-  // Index 0, first of worker 0's part, ends only when all others are done: worker 1 must take the rest of that part.
+  // Index 0, first of worker 0's part, ends only when all others are done: worker 1 must take the
+  // rest of that part.
   std::atomic<int> done{0};
   pool->ParallelFor(64, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
@@ -82,7 +85,8 @@ TEST(ThreadPoolTest, SmallWorkStaysOnTheCaller) {
   auto pool = MakePool(4);
   const std::thread::id self = std::this_thread::get_id();
   pool->ParallelFor(
-      10, [&](int64_t, int64_t, int worker) {
+      10,
+      [&](int64_t, int64_t, int worker) {
         EXPECT_EQ(worker, 0);
         EXPECT_EQ(std::this_thread::get_id(), self);
       },
@@ -113,9 +117,10 @@ TEST(ThreadPoolTest, RefusesBadOptions) {
 TEST(ThreadPoolDeathTest, NestedCallIsOurBug) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   auto pool = MakePool(1);
-  EXPECT_DEATH(pool->ParallelFor(1, [&](int64_t, int64_t, int) {
-    pool->ParallelFor(1, [](int64_t, int64_t, int) {});
-  }), "nested");
+  EXPECT_DEATH(
+      pool->ParallelFor(
+          1, [&](int64_t, int64_t, int) { pool->ParallelFor(1, [](int64_t, int64_t, int) {}); }),
+      "nested");
 }
 
 }  // namespace

@@ -9,12 +9,13 @@
 namespace sluice::kernels {
 namespace {
 
-using namespace attention_internal;  // NOLINT(google-build-using-namespace): this file implements it
+using namespace attention_internal;  // NOLINT(google-build-using-namespace): this file implements
+                                     // it
 
 static_assert(kAttentionTile == kTile);
 
-// Query vectors that share one expansion of a KV tile: enough to make the expansion cheap, few enough for their scores
-// to stay in L2.
+// Query vectors that share one expansion of a KV tile: enough to make the expansion cheap, few
+// enough for their scores to stay in L2.
 constexpr int kBlockVectors = 64;
 constexpr int kMaxBlockRows = 32;
 
@@ -66,14 +67,16 @@ struct Scratch {
 
 void CheckShapes(const KvLayerView& layer, const AttentionRun& run) {
   SLUICE_CHECK(layer.head_dim > 0 && layer.head_dim % 16 == 0 && layer.head_dim <= kMaxHeadDim &&
-               layer.page_tokens > 0 && layer.page_tokens % kKvBlockTokens == 0 && layer.sink_rows >= 0 &&
-               layer.sink_rows < kTile && layer.kv_heads > 0 && run.heads % layer.kv_heads == 0)
+               layer.page_tokens > 0 && layer.page_tokens % kKvBlockTokens == 0 &&
+               layer.sink_rows >= 0 && layer.sink_rows < kTile && layer.kv_heads > 0 &&
+               run.heads % layer.kv_heads == 0)
       << "head_dim " << layer.head_dim << ", page_tokens " << layer.page_tokens << ", sink_rows "
       << layer.sink_rows << ", heads " << run.heads << " over " << layer.kv_heads;
 }
 
 // Copies the query vectors of one row and KV head, scaled.
-void ScaleQueries(const KvLayerView& layer, const AttentionRun& run, int row, int kv_head, float scale, float* q) {
+void ScaleQueries(const KvLayerView& layer, const AttentionRun& run, int row, int kv_head,
+                  float scale, float* q) {
   const int64_t width = int64_t{GroupOf(layer, run.heads)} * layer.head_dim;
   const float* from = run.q + row * run.q_stride + kv_head * width;
   for (int64_t i = 0; i < width; ++i) q[i] = from[i] * scale;
@@ -86,8 +89,8 @@ int64_t EndSlot(const KvLayerView& layer, const AttentionRun& run, int row) {
 
 // Fills `args` for one tile: vectors whose row ends before the tile are left out at the front.
 // Returns the index of the first vector that takes part.
-int PrepareTile(const KvLayerView& layer, const AttentionRun& run, int row_begin, int rows, int64_t tile, int* ends,
-                TileArgs* args) {
+int PrepareTile(const KvLayerView& layer, const AttentionRun& run, int row_begin, int rows,
+                int64_t tile, int* ends, TileArgs* args) {
   const int group = GroupOf(layer, run.heads);
   args->first_slot = tile * kTile;
   args->begin = tile == 0 ? layer.sink_rows : 0;
@@ -96,24 +99,28 @@ int PrepareTile(const KvLayerView& layer, const AttentionRun& run, int row_begin
   for (int r = 0; r < rows; ++r) {
     const int64_t end = EndSlot(layer, run, row_begin + r) - args->first_slot;
     if (end <= args->begin) first += group;
-    for (int g = 0; g < group; ++g) ends[vector++] = static_cast<int>(std::min<int64_t>(end, kTile));
+    for (int g = 0; g < group; ++g)
+      ends[vector++] = static_cast<int>(std::min<int64_t>(end, kTile));
   }
   args->ends = ends + first;
   args->vectors = vector - first;
   return first;
 }
 
-// The tile that follows `tile` of a KV head: the next one up to `end_slot`, else the first of the next KV head.
+// The tile that follows `tile` of a KV head: the next one up to `end_slot`, else the first of the
+// next KV head.
 NextTile Following(int64_t tile, int kv_head, int kv_head_end, int64_t end_slot) {
   NextTile next = {kv_head, (tile + 1) * kTile, 0};
   if (next.first_slot >= end_slot) next = {kv_head + 1, 0, 0};
-  if (next.kv_head < kv_head_end) next.slots = static_cast<int>(std::min<int64_t>(end_slot - next.first_slot, kTile));
+  if (next.kv_head < kv_head_end)
+    next.slots = static_cast<int>(std::min<int64_t>(end_slot - next.first_slot, kTile));
   return next;
 }
 
-// All rows of a block against all their tiles, for one KV head; another one follows if it is below `kv_head_end`.
-void AttendBlock(const PathKernels& kernels, const KvLayerView& layer, const AttentionRun& run, int row_begin,
-                 int rows, int kv_head, int kv_head_end, const Scratch& scratch) {
+// All rows of a block against all their tiles, for one KV head; another one follows if it is below
+// `kv_head_end`.
+void AttendBlock(const PathKernels& kernels, const KvLayerView& layer, const AttentionRun& run,
+                 int row_begin, int rows, int kv_head, int kv_head_end, const Scratch& scratch) {
   const int group = GroupOf(layer, run.heads);
   const int dim = layer.head_dim;
   for (int r = 0; r < rows; ++r) {
@@ -135,13 +142,15 @@ void AttendBlock(const PathKernels& kernels, const KvLayerView& layer, const Att
     args.next = Following(tile, kv_head, kv_head_end, end_slot);
     kernels.tile(args);
     for (int v = first; tile > 0 && v < first + args.vectors; ++v) {
-      kernels.merge(scratch.state + v * PartialFloats(dim), scratch.partial + v * PartialFloats(dim), dim);
+      kernels.merge(scratch.state + v * PartialFloats(dim),
+                    scratch.partial + v * PartialFloats(dim), dim);
     }
   }
   for (int r = 0; r < rows; ++r) {
     float* out = run.out + (row_begin + r) * run.out_stride + int64_t{kv_head} * group * dim;
     for (int g = 0; g < group; ++g) {
-      kernels.finish(scratch.state + (int64_t{r} * group + g) * PartialFloats(dim), dim, out + int64_t{g} * dim);
+      kernels.finish(scratch.state + (int64_t{r} * group + g) * PartialFloats(dim), dim,
+                     out + int64_t{g} * dim);
     }
   }
 }
@@ -153,16 +162,16 @@ size_t AttentionScratchBytes(const KvLayerView& layer, int heads) {
   return static_cast<size_t>(layout.total) * sizeof(float);
 }
 
-void Attention(IsaPath path, const KvLayerView& layer, const AttentionRun& run, int row_begin, int row_end,
-               int kv_head_begin, int kv_head_end, std::byte* scratch) {
+void Attention(IsaPath path, const KvLayerView& layer, const AttentionRun& run, int row_begin,
+               int row_end, int kv_head_begin, int kv_head_end, std::byte* scratch) {
   CheckShapes(layer, run);
   const int group = GroupOf(layer, run.heads);
   const Scratch parts(scratch, layer.head_dim, group);
   const int block = BlockRows(group);
   for (int kv_head = kv_head_begin; kv_head < kv_head_end; ++kv_head) {
     for (int row = row_begin; row < row_end; row += block) {
-      AttendBlock(KernelsOf(path), layer, run, row, std::min(block, row_end - row), kv_head, kv_head_end,
-                  parts);
+      AttendBlock(KernelsOf(path), layer, run, row, std::min(block, row_end - row), kv_head,
+                  kv_head_end, parts);
     }
   }
 }
@@ -175,8 +184,9 @@ size_t AttentionPartialFloats(const KvLayerView& layer, int heads) {
   return static_cast<size_t>(GroupOf(layer, heads) * PartialFloats(layer.head_dim));
 }
 
-void AttentionPartials(IsaPath path, const KvLayerView& layer, const AttentionRun& run, int row, int kv_head,
-                       int tile_begin, int tile_end, float* partials, std::byte* scratch) {
+void AttentionPartials(IsaPath path, const KvLayerView& layer, const AttentionRun& run, int row,
+                       int kv_head, int tile_begin, int tile_end, float* partials,
+                       std::byte* scratch) {
   CheckShapes(layer, run);
   const PathKernels& kernels = KernelsOf(path);
   const Scratch parts(scratch, layer.head_dim, GroupOf(layer, run.heads));
@@ -191,14 +201,15 @@ void AttentionPartials(IsaPath path, const KvLayerView& layer, const AttentionRu
     PrepareTile(layer, run, row, 1, tile, parts.ends, &args);
     args.partials = partials;
     args.next = {kv_head, 0, 0};
-    if (tile + 1 < tile_end) args.next = Following(tile, kv_head, kv_head + 1, EndSlot(layer, run, row));
+    if (tile + 1 < tile_end)
+      args.next = Following(tile, kv_head, kv_head + 1, EndSlot(layer, run, row));
     kernels.tile(args);
     partials += AttentionPartialFloats(layer, run.heads);
   }
 }
 
-void AttentionMerge(IsaPath path, const KvLayerView& layer, const AttentionRun& run, int row, int kv_head,
-                    const float* partials) {
+void AttentionMerge(IsaPath path, const KvLayerView& layer, const AttentionRun& run, int row,
+                    int kv_head, const float* partials) {
   const PathKernels& kernels = KernelsOf(path);
   const int group = GroupOf(layer, run.heads);
   const int dim = layer.head_dim;
@@ -210,7 +221,8 @@ void AttentionMerge(IsaPath path, const KvLayerView& layer, const AttentionRun& 
     for (int tile = 1; tile < tiles; ++tile) {
       kernels.merge(state, partials + (int64_t{tile} * group + g) * stride, dim);
     }
-    kernels.finish(state, dim, run.out + row * run.out_stride + (int64_t{kv_head} * group + g) * dim);
+    kernels.finish(state, dim,
+                   run.out + row * run.out_stride + (int64_t{kv_head} * group + g) * dim);
   }
 }
 

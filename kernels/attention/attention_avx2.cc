@@ -9,7 +9,8 @@ struct Avx2 {
   using Vec = __m256;
   static constexpr int kLanes = 8;
   static constexpr int kParts = 2;  // vectors of a block of 16 slots
-  // 16 registers: 4 vectors x 16 slots take 8, keys and queries 3 more; none are left to convert in.
+  // 16 registers: 4 vectors x 16 slots take 8, keys and queries 3 more; none are left to convert
+  // in.
   template <class Source, int kVectors>
   static constexpr int kScoreBlocks = 1;
   template <class Source>
@@ -20,7 +21,9 @@ struct Avx2 {
   static Vec Set1(float x) { return _mm256_set1_ps(x); }
   static Vec Load(const float* x) { return _mm256_loadu_ps(x); }
   static void Store(float* x, Vec v) { _mm256_storeu_ps(x, v); }
-  static void StoreBits(float* x, __m256i v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), v); }
+  static void StoreBits(float* x, __m256i v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), v);
+  }
   static Vec Fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
   static Vec Mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
   static Vec Add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
@@ -59,14 +62,16 @@ struct Avx2 {
     p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(kExp2C2));
     p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(kExp2C1));
     p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
-    const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127)), 23);
+    const __m256i exponent =
+        _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127)), 23);
     return _mm256_mul_ps(p, _mm256_castsi256_ps(exponent));
   }
 
   // 8 codes in order: as bits of f16 an e4m3 code is its value times 2^-8, subnormals included.
   static Vec E4m3Half(__m128i codes16) {
     // Sign-extended codes moved up by 7: the sign lands in bit 15 and, to be cleared, in bit 14.
-    const __m128i halves = _mm_and_si128(_mm_slli_epi16(codes16, 7), _mm_set1_epi16(static_cast<int16_t>(0xbfff)));
+    const __m128i halves =
+        _mm_and_si128(_mm_slli_epi16(codes16, 7), _mm_set1_epi16(static_cast<int16_t>(0xbfff)));
     return Mul(_mm256_cvtph_ps(halves), Set1(256.0f));
   }
 
@@ -89,7 +94,8 @@ struct Avx2 {
     for (int half = 0; half < 2; ++half) {
       const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + half * 32));
       // 8 bytes (8 slots) of channel 0, then 1, 2, 3.
-      const __m256i sorted = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(codes, by_channel), join);
+      const __m256i sorted =
+          _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(codes, by_channel), join);
       const __m128i first = _mm256_castsi256_si128(sorted);
       const __m128i second = _mm256_extracti128_si256(sorted, 1);
       to[0][half] = E4m3Half(_mm_cvtepi8_epi16(first));
@@ -121,8 +127,9 @@ struct Avx2 {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     const __m256i smallest = _mm256_set1_epi32(0x00400000);
     StoreBits(to, _mm256_max_epu32(_mm256_slli_epi32(_mm256_cvtepu8_epi32(codes), 23), smallest));
-    StoreBits(to + 8, _mm256_max_epu32(
-                          _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(codes, 8)), 23), smallest));
+    StoreBits(to + 8,
+              _mm256_max_epu32(
+                  _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(codes, 8)), 23), smallest));
   }
 };
 

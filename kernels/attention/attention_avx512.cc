@@ -5,7 +5,8 @@
 namespace sluice::kernels::attention_internal {
 namespace {
 
-// High and low byte of the bf16 value of each e4m3 code without its sign: bf16 holds every e4m3 value exactly.
+// High and low byte of the bf16 value of each e4m3 code without its sign: bf16 holds every e4m3
+// value exactly.
 struct E4m3Tables {
   uint8_t high[128];
   uint8_t low[128];
@@ -35,8 +36,8 @@ constexpr E4m3Tables MakeE4m3Tables() {
 
 alignas(64) constexpr E4m3Tables kE4m3 = MakeE4m3Tables();
 
-// Byte indices that make 16 floats of 64 codes' low and high bytes: dword i becomes {0, 0, low[c], high[c]}. Index 64 and
-// up reads the second table.
+// Byte indices that make 16 floats of 64 codes' low and high bytes: dword i becomes {0, 0, low[c],
+// high[c]}. Index 64 and up reads the second table.
 struct FloatIndex {
   uint8_t quads[4][64];  // vector j, dword i: c = 4 * i + j, channel j of slot i
   uint8_t line[4][64];   // vector j, dword i: c = 16 * j + i, the codes in order
@@ -61,7 +62,8 @@ struct Avx512 {
   using Vec = __m512;
   static constexpr int kLanes = 16;
   static constexpr int kParts = 1;  // vectors of a block of 16 slots
-  // 32 registers hold four vectors' scores of 64 slots and the keys; converting e4m3 on the way takes 12 of them.
+  // 32 registers hold four vectors' scores of 64 slots and the keys; converting e4m3 on the way
+  // takes 12 of them.
   template <class Source, int kVectors>
   static constexpr int kScoreBlocks = Source::kChannels == 4 && kVectors == 4 ? 2 : 4;
   template <class Source>
@@ -107,7 +109,8 @@ struct Avx512 {
   static void E4m3Bytes(__m512i codes, __m512i* low, __m512i* high) {
     const __m512i h = _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3.high), codes,
                                                _mm512_load_si512(kE4m3.high + 64));
-    *low = _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3.low), codes, _mm512_load_si512(kE4m3.low + 64));
+    *low = _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3.low), codes,
+                                    _mm512_load_si512(kE4m3.low + 64));
     // h | (codes & 0x80)
     *high = _mm512_ternarylogic_epi32(h, codes, _mm512_set1_epi8(-128), 0xf8);
   }
@@ -125,7 +128,9 @@ struct Avx512 {
   }
 
   // 64 codes [16][4] to [4][16].
-  static void LoadE4m3Quads(const std::byte* from, Vec (&to)[4][1]) { LoadE4m3(from, kIndex.quads, &to[0][0]); }
+  static void LoadE4m3Quads(const std::byte* from, Vec (&to)[4][1]) {
+    LoadE4m3(from, kIndex.quads, &to[0][0]);
+  }
 
   // 64 codes in order.
   static void LoadE4m3(const std::byte* from, Vec (&to)[4]) { LoadE4m3(from, kIndex.line, to); }
@@ -134,19 +139,23 @@ struct Avx512 {
   static void LoadBf16Pairs(const std::byte* from, Vec (&to)[2][1]) {
     const __m512i pairs = _mm512_loadu_si512(from);
     to[0][0] = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
-    to[1][0] = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+    to[1][0] = _mm512_castsi512_ps(
+        _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
   }
 
   // 16 bf16 in order.
   static Vec LoadBf16(const std::byte* from) {
-    const __m512i codes = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    const __m512i codes =
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(codes, 16));
   }
 
   // 16 scales; byte 0 is 2^-127, a subnormal with its own bits.
   static void ExpandUe8m0(const std::byte* from, float* to) {
-    const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-    _mm512_storeu_si512(to, _mm512_max_epu32(_mm512_slli_epi32(codes, 23), _mm512_set1_epi32(0x00400000)));
+    const __m512i codes =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    _mm512_storeu_si512(
+        to, _mm512_max_epu32(_mm512_slli_epi32(codes, 23), _mm512_set1_epi32(0x00400000)));
   }
 };
 

@@ -1,4 +1,5 @@
-// Attention of a whole model's depth, as a step runs it: 30 layers of pages, so that KV comes from memory, not from cache.
+// Attention of a whole model's depth, as a step runs it: 30 layers of pages, so that KV comes from
+// memory, not from cache.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -27,7 +28,8 @@ struct Case {
 
 class Model {
  public:
-  explicit Model(const Case& c) : case_(c), layer_(TestLayer(c.format, c.kv_heads, c.head_dim, 32, &page_bytes_)) {
+  explicit Model(const Case& c)
+      : case_(c), layer_(TestLayer(c.format, c.kv_heads, c.head_dim, 32, &page_bytes_)) {
     const int width = c.kv_heads * c.head_dim;
     SeededRandom random(1);
     std::vector<float> kv(static_cast<size_t>(width * c.depth));
@@ -43,7 +45,8 @@ class Model {
       for (size_t page = 0; page < pages; ++page) {
         table.push_back(arena_.memory().data() + (page * kLayers + l) * page_bytes_);
       }
-      StoreKv(BestIsaPath(), layer_, table.data(), 0, {kv.data(), kv.data(), width, width}, 0, c.depth);
+      StoreKv(BestIsaPath(), layer_, table.data(), 0, {kv.data(), kv.data(), width, width}, 0,
+              c.depth);
       tables_.push_back(table);
     }
     scratch_.resize(AttentionScratchBytes(layer_, c.kv_heads * c.group));
@@ -88,8 +91,10 @@ void Run(benchmark::State& state, IsaPath path, const Case& c) {
   Model model(c);
   for (auto _ : state) model.Step(path);
   const auto steps = static_cast<double>(state.iterations());
-  state.counters["kv_GB/s"] = benchmark::Counter(model.kv_bytes() * steps * 1e-9, benchmark::Counter::kIsRate);
-  state.counters["GFLOP/s"] = benchmark::Counter(model.flops() * steps * 1e-9, benchmark::Counter::kIsRate);
+  state.counters["kv_GB/s"] =
+      benchmark::Counter(model.kv_bytes() * steps * 1e-9, benchmark::Counter::kIsRate);
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(model.flops() * steps * 1e-9, benchmark::Counter::kIsRate);
   state.counters["tokens/s"] = benchmark::Counter(c.rows * steps, benchmark::Counter::kIsRate);
 }
 
@@ -104,8 +109,8 @@ void StoreRows(benchmark::State& state, IsaPath path, KvFormat format) {
     StoreKv(path, layer, pages.table(), 0, {kv.data(), kv.data(), 192, 192}, 0, 512);
     benchmark::ClobberMemory();
   }
-  state.counters["Gvalues/s"] =
-      benchmark::Counter(static_cast<double>(state.iterations()) * 512 * 384 * 1e-9, benchmark::Counter::kIsRate);
+  state.counters["Gvalues/s"] = benchmark::Counter(
+      static_cast<double>(state.iterations()) * 512 * 384 * 1e-9, benchmark::Counter::kIsRate);
 }
 
 void RegisterAll() {
@@ -116,11 +121,13 @@ void RegisterAll() {
       const std::string name = isa + "/" + names[static_cast<int>(format)];
       benchmark::RegisterBenchmark(("store/" + name).c_str(), StoreRows, path, format);
       if (path == IsaPath::kReference) continue;
-      const Case cases[] = {{format, 3, 3, 64, 2048, 1},  {format, 3, 3, 64, 256, 1},  {format, 8, 4, 128, 2048, 1},
-                            {format, 2, 8, 64, 2048, 1},  {format, 3, 3, 64, 512, 512}, {format, 3, 3, 64, 2048, 64}};
+      const Case cases[] = {{format, 3, 3, 64, 2048, 1},  {format, 3, 3, 64, 256, 1},
+                            {format, 8, 4, 128, 2048, 1}, {format, 2, 8, 64, 2048, 1},
+                            {format, 3, 3, 64, 512, 512}, {format, 3, 3, 64, 2048, 64}};
       for (const Case& c : cases) {
-        const std::string shape = "kv" + std::to_string(c.kv_heads) + "xG" + std::to_string(c.group) + "xD" +
-                                  std::to_string(c.head_dim) + "/depth" + std::to_string(c.depth) + "/rows" +
+        const std::string shape = "kv" + std::to_string(c.kv_heads) + "xG" +
+                                  std::to_string(c.group) + "xD" + std::to_string(c.head_dim) +
+                                  "/depth" + std::to_string(c.depth) + "/rows" +
                                   std::to_string(c.rows);
         benchmark::RegisterBenchmark(("attention/" + name + "/" + shape).c_str(), Run, path, c)
             ->Unit(benchmark::kMillisecond);

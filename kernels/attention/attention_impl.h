@@ -1,4 +1,5 @@
-// Private to attention: what a path provides, and the memory layout that the driver and the paths share.
+// Private to attention: what a path provides, and the memory layout that the driver and the paths
+// share.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +9,17 @@
 
 namespace sluice::kernels::attention_internal {
 
-constexpr int kTile = 256;        // slots of a KV tile
+constexpr int kTile = 256;  // slots of a KV tile
 constexpr int kMaxHeadDim = 256;
-constexpr int kPartialHead = 16;  // floats before the weighted values of a partial: [0] maximum, [1] sum
+constexpr int kPartialHead =
+    16;  // floats before the weighted values of a partial: [0] maximum, [1] sum
 
-// One query vector's result over some tiles: [maximum of its scores, sum of exp(score - maximum), .., acc[head_dim]],
-// acc = sum of exp(score - maximum) * v.
+// One query vector's result over some tiles: [maximum of its scores, sum of exp(score - maximum),
+// .., acc[head_dim]], acc = sum of exp(score - maximum) * v.
 static inline int64_t PartialFloats(int head_dim) { return kPartialHead + head_dim; }
 
-// A tile that will be wanted next, for prefetching: its first `slots` slots hold tokens of the run (0 = nothing follows).
+// A tile that will be wanted next, for prefetching: its first `slots` slots hold tokens of the run
+// (0 = nothing follows).
 struct NextTile {
   int kv_head;
   int64_t first_slot;
@@ -29,12 +32,14 @@ struct TileArgs {
   const std::byte* const* pages;
   int kv_head;
   int64_t first_slot;  // of the tile: a multiple of kTile
-  int begin;           // first slot of the tile that holds a token (0, or more in tile 0 of a layout with sink rows)
-  const int* ends;     // [vectors] each vector attends slots [begin, end) of the tile; ascending, begin < end <= kTile
+  int begin;  // first slot of the tile that holds a token (0, or more in tile 0 of a layout with
+              // sink rows)
+  const int* ends;  // [vectors] each vector attends slots [begin, end) of the tile; ascending,
+                    // begin < end <= kTile
   int vectors;
-  const float* q;      // [vectors][head_dim], scaled by scale * q_scale
-  float* partials;     // [vectors][PartialFloats]
-  float* scratch;      // TileScratchFloats(), 64-byte aligned
+  const float* q;   // [vectors][head_dim], scaled by scale * q_scale
+  float* partials;  // [vectors][PartialFloats]
+  float* scratch;   // TileScratchFloats(), 64-byte aligned
   NextTile next;
 };
 

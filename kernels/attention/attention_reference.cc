@@ -31,7 +31,8 @@ void LoadSlot(const TileArgs& args, int64_t slot, float* k, float* v) {
   const std::byte* k_at = page + layer.k_offset;
   const std::byte* v_at = page + layer.v_offset;
   const int64_t row = int64_t{args.kv_head} * layer.page_tokens + slot % layer.page_tokens;
-  const int64_t block = row / kKvBlockTokens * kKvBlockTokens * dim;  // first element of the row's K block
+  const int64_t block =
+      row / kKvBlockTokens * kKvBlockTokens * dim;  // first element of the row's K block
   const int64_t lane = row % kKvBlockTokens;
   for (int d = 0; d < dim; ++d) {
     switch (layer.format) {

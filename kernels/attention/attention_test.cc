@@ -31,7 +31,8 @@ class Sequence {
         tokens_(tokens),
         heads_(shape.kv_heads * shape.group),
         layer_(TestLayer(format, shape.kv_heads, shape.head_dim, shape.page_tokens, &page_bytes_)),
-        // Unwritten bytes are NaN in every format: an attended slot that is not ours spoils the result.
+        // Unwritten bytes are NaN in every format: an attended slot that is not ours spoils the
+        // result.
         pages_((layer_.sink_rows = sink_rows, layer_), page_bytes_, tokens, std::byte{0xff}),
         q_(Random(1, static_cast<size_t>(tokens * heads_ * shape.head_dim), 3)) {
     const int width = shape.kv_heads * shape.head_dim;
@@ -39,13 +40,17 @@ class Sequence {
     const std::vector<float> v = Random(3, static_cast<size_t>(tokens * width), 1);
     // A rising key gives later tiles new maxima, so merging has work to do.
     for (int t = 0; t < tokens; ++t) {
-      for (int i = 0; i < width; ++i) k[static_cast<size_t>(t * width + i)] *= 1.0f + static_cast<float>(t) / 200;
+      for (int i = 0; i < width; ++i)
+        k[static_cast<size_t>(t * width + i)] *= 1.0f + static_cast<float>(t) / 200;
     }
-    StoreKv(IsaPath::kReference, layer_, pages_.table(), 0, {k.data(), v.data(), width, width}, 0, tokens);
+    StoreKv(IsaPath::kReference, layer_, pages_.table(), 0, {k.data(), v.data(), width, width}, 0,
+            tokens);
   }
 
-  // Attends rows [begin, end) given as one run that starts at `begin`, for KV heads [kv_begin, kv_end).
-  void Attend(IsaPath path, int begin, int end, int kv_begin, int kv_end, std::vector<float>* out) const {
+  // Attends rows [begin, end) given as one run that starts at `begin`, for KV heads [kv_begin,
+  // kv_end).
+  void Attend(IsaPath path, int begin, int end, int kv_begin, int kv_end,
+              std::vector<float>* out) const {
     const AttentionRun run = Run(begin, out);
     std::vector<std::byte> scratch(AttentionScratchBytes(layer_, heads_));
     Attention(path, layer_, run, 0, end - begin, kv_begin, kv_end, scratch.data());
@@ -83,8 +88,10 @@ class Sequence {
     std::vector<float> v(k.size());
     for (int t = 0; t <= row; ++t) {
       const int64_t slot = SlotOfPosition(t, layer_.sink_rows);
-      LoadKvSlot(layer_, pages_.table()[slot / layer_.page_tokens], static_cast<int>(slot % layer_.page_tokens),
-                 k.data() + width * static_cast<size_t>(t), v.data() + width * static_cast<size_t>(t));
+      LoadKvSlot(layer_, pages_.table()[slot / layer_.page_tokens],
+                 static_cast<int>(slot % layer_.page_tokens),
+                 k.data() + width * static_cast<size_t>(t),
+                 v.data() + width * static_cast<size_t>(t));
     }
     std::vector<double> out(static_cast<size_t>(heads_ * dim), 0.0);
     for (int h = 0; h < heads_; ++h) {
@@ -95,7 +102,8 @@ class Sequence {
         double dot = 0;
         for (int d = 0; d < dim; ++d) {
           dot += static_cast<double>(Q(row, h, d)) *
-                 static_cast<double>(k[width * static_cast<size_t>(t) + column + static_cast<size_t>(d)]);
+                 static_cast<double>(
+                     k[width * static_cast<size_t>(t) + column + static_cast<size_t>(d)]);
         }
         scores.push_back(dot * static_cast<double>(Scale()));
         max = std::max(max, scores.back());
@@ -106,7 +114,8 @@ class Sequence {
         for (int d = 0; d < dim; ++d) {
           out[static_cast<size_t>(h * dim + d)] +=
               scores[static_cast<size_t>(t)] / sum *
-              static_cast<double>(v[width * static_cast<size_t>(t) + column + static_cast<size_t>(d)]);
+              static_cast<double>(
+                  v[width * static_cast<size_t>(t) + column + static_cast<size_t>(d)]);
         }
       }
     }
@@ -152,26 +161,30 @@ class Sequence {
   std::vector<float> q_;
 };
 
-void ExpectNear(const Sequence& sequence, const std::vector<float>& out, int row, const std::string& what) {
+void ExpectNear(const Sequence& sequence, const std::vector<float>& out, int row,
+                const std::string& what) {
   const std::vector<double> exact = sequence.Exact(row);
   const size_t start = sequence.row_floats() * static_cast<size_t>(row);
   for (size_t i = 0; i < exact.size(); ++i) {
-    // Scores reach about 30: float32 leaves 30 * head_dim * 2^-24 / 8 in each, and values are below 1.
-    ASSERT_NEAR(static_cast<double>(out[start + i]), exact[i], 4e-5) << what << " row " << row << " at " << i;
+    // Scores reach about 30: float32 leaves 30 * head_dim * 2^-24 / 8 in each, and values are
+    // below 1.
+    ASSERT_NEAR(static_cast<double>(out[start + i]), exact[i], 4e-5)
+        << what << " row " << row << " at " << i;
   }
 }
 
 TEST(AttentionTest, EveryPathAgreesWithDoublePrecision) {
-  const Shape shapes[] = {{2, 3, 64, 32}, {1, 1, 32, 16}, {2, 2, 48, 32}, {1, 8, 128, 64}, {3, 5, 16, 48}, {1, 70, 80, 32}};
+  const Shape shapes[] = {{2, 3, 64, 32},  {1, 1, 32, 16}, {2, 2, 48, 32},
+                          {1, 8, 128, 64}, {3, 5, 16, 48}, {1, 70, 80, 32}};
   for (const Shape& shape : shapes) {
     for (KvFormat format : kFormats) {
-      const Sequence sequence(format, shape, 300);
+      const Sequence sequence(format, shape, 270);
       for (IsaPath path : AvailableIsaPaths()) {
         const std::string what = std::string(IsaPathName(path)) + " format " +
                                  std::to_string(static_cast<int>(format)) + " dim " +
                                  std::to_string(shape.head_dim);
         const std::vector<float> out = sequence.AttendAll(path);
-        for (int row : {0, 1, 15, 16, 17, 31, 32, 63, 64, 100, 255, 256, 257, 299}) {
+        for (int row : {0, 1, 15, 16, 31, 32, 63, 64, 255, 256, 269}) {
           ExpectNear(sequence, out, row, what);
         }
       }
@@ -185,23 +198,25 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b, size_t b
 
 TEST(AttentionTest, BitsDoNotDependOnChunksOrHeadRanges) {
   const Shape shapes[] = {{2, 3, 64, 32}, {1, 1, 48, 32}, {1, 8, 32, 64}};
-  const int tokens = 2 * kAttentionTile + 90;
+  const int tokens = 2 * kAttentionTile + 50;
   for (const Shape& shape : shapes) {
     for (KvFormat format : kFormats) {
       const Sequence sequence(format, shape, tokens);
       for (IsaPath path : AvailableIsaPaths()) {
         const std::vector<float> whole = sequence.AttendAll(path);
         for (int chunk : {1, 7, 32, 33, 200}) {
-          // The reference is slow; its one loop has no tails that a chunk could reach.
-          if (path == IsaPath::kReference && chunk == 1) continue;
+          // The reference is slow, and has one loop for all shapes and formats.
+          if (path == IsaPath::kReference && (chunk != 7 || format != KvFormat::kBf16)) continue;
           std::vector<float> pieces(whole.size(), NAN);
           for (int begin = 0; begin < tokens; begin += chunk) {
             for (int head = 0; head < shape.kv_heads; ++head) {
-              sequence.Attend(path, begin, std::min(tokens, begin + chunk), head, head + 1, &pieces);
+              sequence.Attend(path, begin, std::min(tokens, begin + chunk), head, head + 1,
+                              &pieces);
             }
           }
           EXPECT_TRUE(SameBits(whole, pieces, 0, whole.size()))
-              << std::string(IsaPathName(path)) << " format " << static_cast<int>(format) << " chunk " << chunk;
+              << std::string(IsaPathName(path)) << " format " << static_cast<int>(format)
+              << " chunk " << chunk;
         }
       }
     }

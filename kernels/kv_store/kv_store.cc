@@ -27,11 +27,12 @@ const RowKernels& KernelsOf(IsaPath path) {
 
 // Index of (head, row) in a [H][P] component.
 size_t RowIndex(const KvLayerView& layer, int head, int row) {
-  return static_cast<size_t>(head) * static_cast<size_t>(layer.page_tokens) + static_cast<size_t>(row);
+  return static_cast<size_t>(head) * static_cast<size_t>(layer.page_tokens) +
+         static_cast<size_t>(row);
 }
 
-// Start of the 4-byte groups of one row in an interleaved K component [H][P/16][bytes_per_row/4][16][4]; the groups
-// lie 64 bytes apart.
+// Start of the 4-byte groups of one row in an interleaved K component
+// [H][P/16][bytes_per_row/4][16][4]; the groups lie 64 bytes apart.
 size_t InterleavedOffset(const KvLayerView& layer, int head, int row, size_t bytes_per_row) {
   const size_t block = RowIndex(layer, head, row) / kKvBlockTokens;
   return block * kKvBlockTokens * bytes_per_row + static_cast<size_t>(row % kKvBlockTokens) * 4;
@@ -47,8 +48,8 @@ void Gather(const std::byte* from, size_t bytes, void* row_bytes) {
   for (size_t i = 0; i < bytes; i += 4) std::memcpy(to + i, from + i * kKvBlockTokens, 4);
 }
 
-void StoreFp8(const RowKernels& kernels, const KvLayerView& layer, std::byte* page, int row, int head,
-              const float* k, const float* v) {
+void StoreFp8(const RowKernels& kernels, const KvLayerView& layer, std::byte* page, int row,
+              int head, const float* k, const float* v) {
   const auto dim = static_cast<size_t>(layer.head_dim);
   const size_t index = RowIndex(layer, head, row);
   uint8_t codes[kMaxHeadDim];
@@ -62,8 +63,8 @@ void StoreFp8(const RowKernels& kernels, const KvLayerView& layer, std::byte* pa
   page[layer.v_scale_offset + index] = std::byte{v_scale};
 }
 
-void StoreBf16(const RowKernels& kernels, const KvLayerView& layer, std::byte* page, int row, int head,
-               const float* k, const float* v) {
+void StoreBf16(const RowKernels& kernels, const KvLayerView& layer, std::byte* page, int row,
+               int head, const float* k, const float* v) {
   const size_t bytes = static_cast<size_t>(layer.head_dim) * 2;
   uint16_t rounded[kMaxHeadDim];
   kernels.round_bf16(k, layer.head_dim, rounded);
@@ -82,8 +83,8 @@ void StoreF32(const KvLayerView& layer, std::byte* page, int row, int head, cons
 
 }  // namespace
 
-void StoreKv(IsaPath path, const KvLayerView& layer, std::byte* const* pages, int64_t first_position,
-             const KvRows& rows, int row_begin, int row_end) {
+void StoreKv(IsaPath path, const KvLayerView& layer, std::byte* const* pages,
+             int64_t first_position, const KvRows& rows, int row_begin, int row_end) {
   SLUICE_CHECK(layer.head_dim % 16 == 0 && layer.head_dim <= kMaxHeadDim &&
                layer.page_tokens % kKvBlockTokens == 0)
       << "head_dim " << layer.head_dim << ", page_tokens " << layer.page_tokens;

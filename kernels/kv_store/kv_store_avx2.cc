@@ -19,7 +19,8 @@ uint32_t MaxMagnitude(const float* x, int n) {
   return static_cast<uint32_t>(_mm_cvtsi128_si32(half));
 }
 
-// The arithmetic of FloatToE4m3, 8 values at once: both ranges are computed, the right one is chosen.
+// The arithmetic of FloatToE4m3, 8 values at once: both ranges are computed, the right one is
+// chosen.
 __m256i E4m3Codes(__m256 value) {
   const __m256 shift = _mm256_set1_ps(0x1p14f);
   // min and max return their second operand when the first is NaN: a NaN becomes +448.
@@ -37,7 +38,8 @@ __m256i E4m3Codes(__m256 value) {
   return _mm256_or_si256(code, sign);
 }
 
-// 16 words of two vectors of dwords, in order. Packing works within 128-bit halves; the permute puts them right.
+// 16 words of two vectors of dwords, in order. Packing works within 128-bit halves; the permute
+// puts them right.
 __m256i PackWords(__m256i low, __m256i high) {
   return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
 }
@@ -56,8 +58,8 @@ void QuantiseE4m3(const float* x, int n, float inverse_scale, uint8_t* codes) {
 
 __m256i Bf16Codes(__m256i bits) {
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i rounded =
-      _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, odd), _mm256_set1_epi32(0x7fff)), 16);
+  const __m256i rounded = _mm256_srli_epi32(
+      _mm256_add_epi32(_mm256_add_epi32(bits, odd), _mm256_set1_epi32(0x7fff)), 16);
   const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
   const __m256i nan = _mm256_cmpgt_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)),
                                          _mm256_set1_epi32(0x7f800000));

@@ -14,22 +14,25 @@ uint32_t MaxMagnitude(const float* x, int n) {
   return _mm512_reduce_max_epu32(max);
 }
 
-// The arithmetic of FloatToE4m3, 16 values at once: both ranges are computed, the right one is chosen.
+// The arithmetic of FloatToE4m3, 16 values at once: both ranges are computed, the right one is
+// chosen.
 void QuantiseE4m3(const float* x, int n, float inverse_scale, uint8_t* codes) {
   const __m512 inverse = _mm512_set1_ps(inverse_scale);
   const __m512 limit = _mm512_set1_ps(448.0f);
   const __m512 shift = _mm512_set1_ps(0x1p14f);
   for (int i = 0; i < n; i += 16) {
     // min and max return their second operand when the first is NaN: a NaN becomes +448.
-    const __m512 scaled = _mm512_max_ps(
-        _mm512_min_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), inverse), limit), _mm512_set1_ps(-448.0f));
+    const __m512 scaled =
+        _mm512_max_ps(_mm512_min_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), inverse), limit),
+                      _mm512_set1_ps(-448.0f));
     const __m512i bits = _mm512_castps_si512(scaled);
     const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
     const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(magnitude, 20), _mm512_set1_epi32(1));
     const __m512i rounded =
         _mm512_add_epi32(_mm512_add_epi32(magnitude, odd), _mm512_set1_epi32(0x7ffff - 0x3c000000));
-    const __m512i shifted = _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(magnitude), shift));
+    const __m512i shifted =
+        _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(magnitude), shift));
     const __m512i small = _mm512_sub_epi32(shifted, _mm512_castps_si512(shift));
     const __mmask16 is_small = _mm512_cmplt_epu32_mask(magnitude, _mm512_set1_epi32(0x3c800000));
     const __m512i code = _mm512_mask_mov_epi32(_mm512_srli_epi32(rounded, 20), is_small, small);
@@ -43,8 +46,8 @@ void RoundBf16(const float* x, int n, uint16_t* out) {
   for (int i = 0; i < n; i += 16) {
     const __m512i bits = _mm512_loadu_si512(x + i);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded =
-        _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff)), 16);
+    const __m512i rounded = _mm512_srli_epi32(
+        _mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff)), 16);
     const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
     const __mmask16 nan = _mm512_cmpgt_epu32_mask(
         _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)), _mm512_set1_epi32(0x7f800000));

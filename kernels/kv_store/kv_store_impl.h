@@ -1,13 +1,14 @@
-// Private to kv_store: one row of one KV head, quantised by each path; the scattering into pages is common.
+// Private to kv_store: one row of one KV head, quantised by each path; the scattering into pages is
+// common.
 #pragma once
 
 #include <cstdint>
 
 namespace sluice::kernels::kv_store_internal {
 
-// Largest magnitude bits of x[0, n): an integer maximum, so the order of the reduction does not matter and NaN counts as
-// larger than infinity. n is a multiple of 16.
-// QuantiseE4m3: codes[i] = e4m3(x[i] * inverse_scale). RoundBf16: out[i] = bf16(x[i]).
+// Largest magnitude bits of x[0, n): an integer maximum, so the order of the reduction does not
+// matter and NaN counts as larger than infinity. n is a multiple of 16. QuantiseE4m3: codes[i] =
+// e4m3(x[i] * inverse_scale). RoundBf16: out[i] = bf16(x[i]).
 struct RowKernels {
   uint32_t (*max_magnitude)(const float* x, int n);
   void (*quantise_e4m3)(const float* x, int n, float inverse_scale, uint8_t* codes);

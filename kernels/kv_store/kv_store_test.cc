@@ -46,7 +46,8 @@ TEST(KvStoreTest, EveryPathWritesTheSameBytes) {
       const auto width = static_cast<size_t>(3 * dim);
       std::vector<float> k = RandomRows(width * tokens, 1);
       std::vector<float> v = RandomRows(width * tokens, 2);
-      // Special rows: zeros of both signs, infinities, NaN, float32 subnormals, the largest finite value.
+      // Special rows: zeros of both signs, infinities, NaN, float32 subnormals, the largest finite
+      // value.
       std::fill_n(k.begin(), width, 0.0f);
       std::fill_n(v.begin(), width, -0.0f);
       k[width + 3] = std::numeric_limits<float>::infinity();
@@ -64,7 +65,8 @@ TEST(KvStoreTest, EveryPathWritesTheSameBytes) {
         TestPages pages(layer, page_bytes, tokens);
         StoreKv(path, layer, pages.table(), 0, rows, 0, tokens);
         EXPECT_TRUE(PageBytes(pages, page_bytes) == PageBytes(expected, page_bytes))
-            << std::string(IsaPathName(path)) << " format " << static_cast<int>(format) << " dim " << dim;
+            << std::string(IsaPathName(path)) << " format " << static_cast<int>(format) << " dim "
+            << dim;
       }
     }
   }
@@ -81,7 +83,8 @@ float Fp8OfDefinition(float value, float amax) {
     const double candidate = static_cast<double>(E4m3ToFloat(static_cast<uint8_t>(code))) * scale;
     const double distance = std::abs(candidate - static_cast<double>(value));
     const double best_distance = std::abs(best - static_cast<double>(value));
-    if (distance < best_distance || (distance == best_distance && (code & 1) == 0)) best = candidate;
+    if (distance < best_distance || (distance == best_distance && (code & 1) == 0))
+      best = candidate;
   }
   return static_cast<float>(best);
 }
@@ -100,7 +103,8 @@ TEST(KvStoreTest, LoadGivesBackWhatTheFormatKeeps) {
       std::vector<float> v_back(96);
       for (int r = 0; r < 40; ++r) {
         const int64_t slot = 5 + r + sink_rows;
-        LoadKvSlot(layer, pages.table()[slot / 32], static_cast<int>(slot % 32), k_back.data(), v_back.data());
+        LoadKvSlot(layer, pages.table()[slot / 32], static_cast<int>(slot % 32), k_back.data(),
+                   v_back.data());
         for (int i = 0; i < 96; ++i) {
           const float* head = k.data() + r * 96 + i / 48 * 48;
           float amax = 0;
@@ -113,7 +117,8 @@ TEST(KvStoreTest, LoadGivesBackWhatTheFormatKeeps) {
         }
         for (int i = 0; i < 96; ++i) {
           const float value = v[static_cast<size_t>(r * 96 + i)];
-          ASSERT_NEAR(v_back[static_cast<size_t>(i)], value, std::abs(value) * 0.0626f + 8.0f * 0x1p-9f);
+          ASSERT_NEAR(v_back[static_cast<size_t>(i)], value,
+                      std::abs(value) * 0.0626f + 8.0f * 0x1p-9f);
         }
       }
     }
@@ -136,14 +141,16 @@ TEST(KvStoreTest, BytesLieWhereTheLayoutSays) {
   TestPages pages(layer, page_bytes, 32);
   StoreKv(IsaPath::kReference, layer, pages.table(), 21, {k.data(), v.data(), 64, 64}, 0, 1);
   const std::byte* page = pages.table()[0];
-  // 3.5 / 448 = 2^-7 exactly: scale byte 120 and code 448 = 0x7e, at token 5 of block 1 of head 1, d = 4 * 2 + 1.
+  // 3.5 / 448 = 2^-7 exactly: scale byte 120 and code 448 = 0x7e, at token 5 of block 1 of head 1,
+  // d = 4 * 2 + 1.
   const size_t k_at = 64 + 1 * 32 * 32 + 1 * 16 * 32 + 2 * 64 + 5 * 4 + 1;
   EXPECT_EQ(page[k_at], std::byte{0x7e});
   EXPECT_EQ(page[layer.k_scale_offset + 32 + 21], std::byte{120});
   EXPECT_EQ(page[layer.k_scale_offset + 21], std::byte{127});  // an all-zero row has scale 1
   EXPECT_EQ(page[layer.v_offset + (32 + 21) * 32 + 9], std::byte{0xfe});
   EXPECT_EQ(page[layer.v_scale_offset + 32 + 21], std::byte{120});
-  // Nothing else was touched: 3 scales of 127 (K and V of head 0 ... two of them), two codes, two scales of 120.
+  // Nothing else was touched: 3 scales of 127 (K and V of head 0 ... two of them), two codes, two
+  // scales of 120.
   size_t nonzero = 0;
   for (size_t i = 0; i < page_bytes; ++i) nonzero += page[i] != std::byte{0};
   EXPECT_EQ(nonzero, 6u);
@@ -167,8 +174,9 @@ TEST(KvStoreDeathTest, RefusesShapesItCannotLayOut) {
   const KvLayerView layer = TestLayer(KvFormat::kBf16, 1, 24, 16, &page_bytes);
   std::vector<float> row(24);
   TestPages pages(layer, page_bytes, 1);
-  EXPECT_DEATH(StoreKv(IsaPath::kReference, layer, pages.table(), 0, {row.data(), row.data(), 24, 24}, 0, 1),
-               "head_dim 24");
+  EXPECT_DEATH(
+      StoreKv(IsaPath::kReference, layer, pages.table(), 0, {row.data(), row.data(), 24, 24}, 0, 1),
+      "head_dim 24");
 }
 
 }  // namespace

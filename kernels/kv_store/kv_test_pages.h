@@ -9,8 +9,10 @@
 
 namespace sluice::kernels {
 
-// The layout of one layer behind a page header; `page_bytes` receives the size of a page that holds nothing else.
-inline KvLayerView TestLayer(KvFormat format, int kv_heads, int head_dim, int page_tokens, size_t* page_bytes) {
+// The layout of one layer behind a page header; `page_bytes` receives the size of a page that holds
+// nothing else.
+inline KvLayerView TestLayer(KvFormat format, int kv_heads, int head_dim, int page_tokens,
+                             size_t* page_bytes) {
   KvLayerView layer;
   layer.format = format;
   layer.page_tokens = page_tokens;
@@ -36,12 +38,14 @@ inline KvLayerView TestLayer(KvFormat format, int kv_heads, int head_dim, int pa
 // Pages of one sequence, 64-byte aligned, every byte `fill`.
 class TestPages {
  public:
-  TestPages(const KvLayerView& layer, size_t page_bytes, int64_t tokens, std::byte fill = std::byte{0})
+  TestPages(const KvLayerView& layer, size_t page_bytes, int64_t tokens,
+            std::byte fill = std::byte{0})
       : memory_(page_bytes * Count(layer, tokens) + 64, fill) {
     const size_t misaligned = reinterpret_cast<uintptr_t>(memory_.data()) % 64;
     std::byte* start = memory_.data() + (misaligned == 0 ? 0 : 64 - misaligned);
     // Descending addresses: code that walks memory instead of the table reads wrong pages.
-    for (size_t count = Count(layer, tokens); count-- > 0;) pages_.push_back(start + count * page_bytes);
+    for (size_t count = Count(layer, tokens); count-- > 0;)
+      pages_.push_back(start + count * page_bytes);
   }
 
   std::byte* const* table() const { return pages_.data(); }

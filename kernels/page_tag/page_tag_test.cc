@@ -10,7 +10,8 @@ namespace {
 
 class PageTagTest : public ::testing::Test {
  protected:
-  // 200 pages of 128 bytes; generations far apart so that a narrow compare would miss the high half.
+  // 200 pages of 128 bytes; generations far apart so that a narrow compare would miss the high
+  // half.
   PageTagTest() : memory_(200 * 16) {
     for (size_t i = 0; i < 200; ++i) {
       memory_[i * 16] = (uint64_t{i} << 33) + 1;
