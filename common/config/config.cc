@@ -1,0 +1,254 @@
+#include "config/config.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "config/yaml.h"
+
+namespace sluice::config {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+constexpr FieldRule kRules[] = {
+    {"ServiceConfig", "name"},
+    {"ServiceConfig", "listen"},
+    {"ServiceConfig", "metrics_listen"},
+    {"ServiceConfig", "admin_listen"},
+    {"ServiceConfig", "log_level", "info", 0, 0, "debug|info|warning|error"},
+    {"ServiceConfig", "log_json"},
+    {"ServiceConfig", "advertise"},
+    {"ServiceConfig", "drain_s", "30", 0, 3600},
+    {"ServiceConfig", "ready_file"},
+    {"ServiceConfig", "insecure_listen_anywhere"},
+    {"ModelSource", "path"},
+    {"ModelSource", "served_name"},
+    {"EngineConfig", "kernels", "auto", 0, 0, "auto|reference|avx2|avx512"},
+    {"EngineConfig", "threads", "", 1, 256},
+    {"EngineConfig", "kv_format", "gqa_fp8", 0, 0, "f32|bf16|gqa_fp8"},
+    {"EngineConfig", "page_tokens", "32", 16, 256},
+    {"EngineConfig", "kv_pool_mib", "1024", 1, 1048576},
+    {"EngineConfig", "step_tokens_max", "512", 1, 65536},
+    {"EngineConfig", "batch_max", "64", 1, 1024},
+    {"EngineConfig", "itl_target_ms", "50", 1, 10000},
+    {"EngineConfig", "waiting_max", "256", 1, 65536},
+    {"EngineConfig", "layer_group", "0", 0, 1024},
+    {"TransportConfig", "backends", "[ucx-shm]", 0, 0, "ucx-shm|ucx-tcp|loopback"},
+    {"TransportConfig", "net_devices", "lo"},
+    {"TransportConfig", "trusted_network"},
+    {"HandoffConfig", "digests", "full", 0, 0, "off|sampled|full"},
+    {"HandoffConfig", "lease_ms", "10000", 100, 600000},
+    {"HandoffConfig", "transfers_max", "256", 1, 65536},
+    {"HandoffConfig", "drift_permille", "10", 0, 500},
+    {"WorkerConfig", "service"},
+    {"WorkerConfig", "model"},
+    {"WorkerConfig", "engine"},
+    {"WorkerConfig", "transport"},
+    {"WorkerConfig", "handoff"},
+    {"WorkerConfig", "role", "", 0, 0, "prefill|decode|both"},
+    {"WorkerConfig", "cache_manager"},
+    {"WorkerConfig", "credits_max", "8", 1, 1024},
+    {"RouterConfig", "service"},
+    {"RouterConfig", "http_listen", "127.0.0.1:8080"},
+    {"RouterConfig", "cache_manager"},
+    {"RouterConfig", "workers"},
+    {"RouterConfig", "tokenizer"},
+    {"RouterConfig", "split", "auto", 0, 0, "auto|always|never"},
+    {"RouterConfig", "local_tokens_max", "256", 0, 1000000},
+    {"RouterConfig", "default_deadline_s", "600", 1, 86400},
+    {"RouterConfig", "queue_max", "1024", 1, 1000000},
+    {"RouterConfig", "queue_wait_s", "30", 1, 3600},
+    {"RouterConfig", "attempts_max", "3", 1, 10},
+    {"RouterConfig", "migrations_max", "3", 0, 10},
+    {"RouterConfig", "cache_secret_file"},
+    {"RouterConfig", "no_auth"},
+    {"RouterConfig", "api_keys_file"},
+    {"RouterConfig", "lookup_ms", "20", 1, 1000},
+    {"RouterConfig", "body_kib_max", "4096", 1, 65536},
+    {"CacheManagerConfig", "service"},
+    {"CacheManagerConfig", "heartbeat_ms", "500", 50, 60000},
+    {"CacheManagerConfig", "blocks_max", "10000000", 1000, 1000000000},
+};
+
+absl::Status CheckText(const FieldRule& rule, const std::string& path, const std::string& value) {
+  if (*rule.allowed == '\0') return absl::OkStatus();
+  for (absl::string_view choice : absl::StrSplit(rule.allowed, '|')) {
+    if (choice == value) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(path, " is \"", value, "\"; it must be one of ",
+                                                 absl::StrReplaceAll(rule.allowed, {{"|", ", "}})));
+}
+
+absl::Status CheckNumber(const FieldRule& rule, const std::string& path, uint64_t value) {
+  if (value >= rule.min && value <= rule.max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " is ", value, "; it must be in ", rule.min, "..", rule.max));
+}
+
+const FieldRule* RuleOf(const FieldDescriptor& field) {
+  for (const FieldRule& rule : kRules) {
+    if (field.containing_type()->name() == rule.message && field.name() == rule.field) return &rule;
+  }
+  return nullptr;
+}
+
+bool IsSet(const Message& message, const FieldDescriptor& field) {
+  const auto& reflection = *message.GetReflection();
+  return field.is_repeated() ? reflection.FieldSize(message, &field) > 0 : reflection.HasField(message, &field);
+}
+
+// Fills in the default of one field and checks its value.
+absl::Status Complete(const FieldDescriptor& field, const std::string& path, Message* message) {
+  const FieldRule* rule = RuleOf(field);
+  if (rule == nullptr) return absl::InternalError(absl::StrCat("config: no rule for ", field.full_name()));
+  if (!IsSet(*message, field) && *rule->fallback != '\0') {
+    SLUICE_RETURN_IF_ERROR(MergeOverride(absl::StrCat(field.name(), "=", rule->fallback), message));
+  }
+  if (!IsSet(*message, field)) return absl::OkStatus();
+  const auto& reflection = *message->GetReflection();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32: return CheckNumber(*rule, path, reflection.GetUInt32(*message, &field));
+    case FieldDescriptor::CPPTYPE_UINT64: return CheckNumber(*rule, path, reflection.GetUInt64(*message, &field));
+    case FieldDescriptor::CPPTYPE_STRING: break;
+    default: return absl::OkStatus();
+  }
+  if (!field.is_repeated()) return CheckText(*rule, path, reflection.GetString(*message, &field));
+  for (int i = 0; i < reflection.FieldSize(*message, &field); ++i) {
+    SLUICE_RETURN_IF_ERROR(CheckText(*rule, path, reflection.GetRepeatedString(*message, &field, i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CompleteAll(const std::string& prefix, Message* message) {
+  const auto* descriptor = message->GetDescriptor();
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const FieldDescriptor& field = *descriptor->field(i);
+    const std::string path = prefix + field.name();
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      SLUICE_RETURN_IF_ERROR(CompleteAll(path + ".", message->GetReflection()->MutableMessage(message, &field)));
+    } else {
+      SLUICE_RETURN_IF_ERROR(Complete(field, path, message));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Read(const Sources& sources, Message* message) {
+  if (!sources.file.empty()) {
+    std::ifstream in(sources.file);
+    std::stringstream text;
+    if (!in || !(text << in.rdbuf())) {
+      return absl::NotFoundError(absl::StrCat("cannot read the configuration file ", sources.file));
+    }
+    SLUICE_RETURN_IF_ERROR(MergeYaml(text.str(), sources.file, message));
+  }
+  for (const std::string& assignment : sources.overrides) SLUICE_RETURN_IF_ERROR(MergeOverride(assignment, message));
+  return CompleteAll("", message);
+}
+
+absl::Status CheckAddress(absl::string_view path, const std::string& address) {
+  const size_t colon = address.rfind(':');
+  uint32_t port = 0;
+  if (address.empty() || (colon != std::string::npos && colon > 0 &&
+                          absl::SimpleAtoi(absl::string_view(address).substr(colon + 1), &port) && port <= 65535)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(path, " is \"", address, "\"; it must be host:port, for example 127.0.0.1:0"));
+}
+
+void SetIfEmpty(std::string* text, absl::string_view value) {
+  if (text->empty()) *text = std::string(value);
+}
+
+// Names and addresses that depend on the service.
+absl::Status CompleteService(absl::string_view name, absl::string_view listen, absl::string_view metrics,
+                             absl::string_view admin, v1::ServiceConfig* service) {
+  SetIfEmpty(service->mutable_name(), name);
+  SetIfEmpty(service->mutable_listen(), listen);
+  SetIfEmpty(service->mutable_metrics_listen(), metrics);
+  SetIfEmpty(service->mutable_admin_listen(), admin);
+  SLUICE_RETURN_IF_ERROR(CheckAddress("service.listen", service->listen()));
+  SLUICE_RETURN_IF_ERROR(CheckAddress("service.metrics_listen", service->metrics_listen()));
+  SLUICE_RETURN_IF_ERROR(CheckAddress("service.admin_listen", service->admin_listen()));
+  return CheckAddress("service.advertise", service->advertise());
+}
+
+constexpr char kAnyPort[] = "127.0.0.1:0";
+
+// "dir/SmolLM2-135M.Q4_1.gguf" -> "SmolLM2-135M.Q4_1"; "models/tiny/" -> "tiny".
+std::string NameOfModel(absl::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  path.remove_prefix(path.rfind('/') + 1);
+  for (absl::string_view extension : {".gguf", ".safetensors"}) {
+    if (path.size() > extension.size() && path.substr(path.size() - extension.size()) == extension) {
+      path.remove_suffix(extension.size());
+    }
+  }
+  return std::string(path);
+}
+
+absl::Status CheckTransport(const v1::TransportConfig& transport) {
+  for (const std::string& backend : transport.backends()) {
+    if (backend == "ucx-tcp" && !transport.trusted_network()) {
+      return absl::InvalidArgumentError(
+          "transport.backends names ucx-tcp, which accepts anybody's messages; set transport.trusted_network: true if "
+          "only your own machines reach this network, or remove it");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Span<const FieldRule> AllRules() { return kRules; }
+
+absl::StatusOr<v1::WorkerConfig> LoadWorkerConfig(const Sources& sources, absl::string_view role) {
+  v1::WorkerConfig config;
+  SLUICE_RETURN_IF_ERROR(Read(sources, &config));
+  SLUICE_RETURN_IF_ERROR(CompleteService(role, kAnyPort, kAnyPort, kAnyPort, config.mutable_service()));
+  SetIfEmpty(config.mutable_role(), role);
+  if (config.model().path().empty()) {
+    return absl::InvalidArgumentError("model.path is missing; give a GGUF file, a model folder or \"toy\"");
+  }
+  SetIfEmpty(config.mutable_model()->mutable_served_name(), NameOfModel(config.model().path()));
+  if (config.engine().page_tokens() % 16 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("engine.page_tokens is ", config.engine().page_tokens(), "; it must be a multiple of 16"));
+  }
+  SLUICE_RETURN_IF_ERROR(CheckTransport(config.transport()));
+  SLUICE_RETURN_IF_ERROR(CheckAddress("cache_manager", config.cache_manager()));
+  return config;
+}
+
+absl::StatusOr<v1::RouterConfig> LoadRouterConfig(const Sources& sources) {
+  v1::RouterConfig config;
+  SLUICE_RETURN_IF_ERROR(Read(sources, &config));
+  SLUICE_RETURN_IF_ERROR(
+      CompleteService("router", "127.0.0.1:8081", "127.0.0.1:8082", "127.0.0.1:8083", config.mutable_service()));
+  SLUICE_RETURN_IF_ERROR(CheckAddress("http_listen", config.http_listen()));
+  SLUICE_RETURN_IF_ERROR(CheckAddress("cache_manager", config.cache_manager()));
+  for (const std::string& worker : config.workers()) SLUICE_RETURN_IF_ERROR(CheckAddress("workers", worker));
+  if (config.cache_manager().empty() && config.workers().empty()) {
+    return absl::InvalidArgumentError("neither cache_manager nor workers is set; the router needs one to find its workers");
+  }
+  if (config.no_auth() && config.service().insecure_listen_anywhere()) {
+    return absl::InvalidArgumentError(
+        "no_auth and service.insecure_listen_anywhere are both true: everybody could use this router; drop one of them");
+  }
+  return config;
+}
+
+absl::StatusOr<v1::CacheManagerConfig> LoadCacheManagerConfig(const Sources& sources) {
+  v1::CacheManagerConfig config;
+  SLUICE_RETURN_IF_ERROR(Read(sources, &config));
+  SLUICE_RETURN_IF_ERROR(CompleteService("cache-manager", kAnyPort, kAnyPort, kAnyPort, config.mutable_service()));
+  return config;
+}
+
+}  // namespace sluice::config
