@@ -40,23 +40,23 @@ class LlamaExactness : public ::testing::TestWithParam<std::tuple<std::string, I
 
 TEST_P(LlamaExactness, ChunkingChangesNoBit) {
   const std::vector<TokenId> tokens = Tokens(kLength, 1);
-  for (KvFormat format : {KvFormat::kGqaFp8, KvFormat::kBf16}) {
-    LoadedModel model = Load(format);
-    const std::vector<float> whole = AllLogits(model, tokens);
-    for (size_t chunk : {1, 7, 32, 33, 200}) {
-      EXPECT_TRUE(SameBits(AllLogits(model, tokens, chunk), whole))
-          << kv::KvFormatName(format) << " chunk " << chunk;
-    }
+  LoadedModel fp8 = Load(KvFormat::kGqaFp8);
+  const std::vector<float> whole = AllLogits(fp8, tokens);
+  for (size_t chunk : {1, 7, 32, 33, 200}) {
+    EXPECT_TRUE(SameBits(AllLogits(fp8, tokens, chunk), whole)) << "chunk " << chunk;
   }
+  LoadedModel bf16 = Load(KvFormat::kBf16);
+  EXPECT_TRUE(SameBits(AllLogits(bf16, tokens, 33), AllLogits(bf16, tokens)));
 }
 
 TEST_P(LlamaExactness, ThreadsChangeNoBit) {
   const std::vector<TokenId> tokens = Tokens(kLength, 2);
   LoadedModel one = Load(KvFormat::kGqaFp8, 1);
   LoadedModel many = Load(KvFormat::kGqaFp8, 5);
-  EXPECT_TRUE(SameBits(AllLogits(one, tokens), AllLogits(many, tokens)));
+  const std::vector<float> whole = AllLogits(one, tokens);
+  EXPECT_TRUE(SameBits(AllLogits(many, tokens), whole));
   // One row at a time: with many workers attention is cut into pieces of tiles.
-  EXPECT_TRUE(SameBits(AllLogits(one, tokens, 1), AllLogits(many, tokens, 1)));
+  EXPECT_TRUE(SameBits(AllLogits(many, tokens, 1), whole));
   EXPECT_EQ(one.runner->info().numerics_id, many.runner->info().numerics_id);
 }
 

@@ -134,13 +134,5 @@ TEST_F(LlamaRunnerTest, BadBatchesAreErrorsNotCrashes) {
               HasSubstr("only 2 pages"));
 }
 
-TEST(LlamaRunnerCreate, ScratchTooSmallIsRefused) {
-  auto pool = *device::ThreadPool::Create({.workers = 1, .scratch_bytes = 64});
-  const auto files = model::ModelFiles::Open(TinyLlama());
-  ASSERT_TRUE(files.ok());
-  if (pool->scratch(0).size() > 4096) GTEST_SKIP() << "the pool rounds scratch up";
-  EXPECT_FALSE(LlamaRunner::Create(**files, {}, *pool).ok());
-}
-
 }  // namespace
 }  // namespace sluice::engine
