@@ -1,6 +1,7 @@
 // What both sides of a page move share: counters, digests, and the envelope of their messages.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -17,21 +18,39 @@ namespace sluice::handoff {
 // Which pieces carry a digest. The taker verifies every digest it is given.
 enum class DigestMode { kOff, kSampled, kFull };
 
+// A number that one loop changes and any thread may read.
+class Counter {
+ public:
+  Counter() = default;
+  Counter(const Counter& other) : value_(other.value_.load(std::memory_order_relaxed)) {}
+  Counter& operator=(const Counter& other) {
+    value_.store(other.value_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    return *this;
+  }
+  operator uint64_t() const { return value_.load(std::memory_order_relaxed); }  // NOLINT: reads like a number
+  void operator++() { *this += 1; }
+  void operator+=(uint64_t by) { value_.fetch_add(by, std::memory_order_relaxed); }
+  void operator-=(uint64_t by) { value_.fetch_sub(by, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
 // Counters of the page-move protocol; names follow the metrics. Bytes and pieces count when their transfer is complete, so
 // the sums of both sides agree.
 struct MoveCounters {
-  uint64_t bytes_sent = 0;
-  uint64_t bytes_received = 0;
-  uint64_t pieces_sent = 0;
-  uint64_t pieces_received = 0;
-  uint64_t transfers_completed = 0;
-  uint64_t transfers_failed = 0;
-  uint64_t stale_messages = 0;  // another incarnation, lease, attempt or generation: refused
-  uint64_t duplicate_messages = 0;
-  uint64_t invalid_messages = 0;  // cannot be parsed, or contradict the grant or themselves: refused
-  uint64_t digest_failures = 0;
-  uint64_t lease_expiries = 0;
-  uint64_t quarantined_now = 0;  // pages given up while a read into them may still run
+  Counter bytes_sent;
+  Counter bytes_received;
+  Counter pieces_sent;
+  Counter pieces_received;
+  Counter transfers_completed;
+  Counter transfers_failed;
+  Counter stale_messages;  // another incarnation, lease, attempt or generation: refused
+  Counter duplicate_messages;
+  Counter invalid_messages;  // cannot be parsed, or contradict the grant or themselves: refused
+  Counter digest_failures;
+  Counter lease_expiries;
+  Counter quarantined_now;  // pages given up while a read into them may still run
 };
 
 // Most pieces of one Offer; a longer one is refused.

@@ -45,7 +45,7 @@ struct WorkerOptions {
 // Identifies one running call; unique within a worker.
 using CallId = StrongId<struct CallIdTag, uint64_t>;
 
-// Events of one call. Called on one of the worker's loops, never concurrently for one call. After OnEnd nothing follows.
+// Events of one call. Called on the worker's engine loop, never concurrently. After OnEnd nothing follows.
 class PrefillEvents {
  public:
   virtual ~PrefillEvents() = default;
@@ -70,7 +70,8 @@ struct WorkerLoad {
   kv::PageCounts pages;
 };
 
-// Thread-safe front; state is owned by the two loops, which must outlive it and be stopped before it is destroyed.
+// Thread-safe front; state is owned by the two loops, which must outlive it and be stopped before it is destroyed. Calls that
+// are running then end with UNAVAILABLE, on the destroying thread.
 class Worker {
  public:
   struct Dependencies {
@@ -98,7 +99,8 @@ class Worker {
   virtual void Reserve(ReserveCall call, absl::AnyInvocable<void(absl::StatusOr<v1::Grant>)> done) = 0;
   virtual void Release(LeaseId lease) = 0;
 
-  // `events` must live until OnEnd; it is owned by the worker and destroyed after OnEnd returned.
+  // Errors arrive by OnEnd. Without a valid credit the call needs a free one (RESOURCE_EXHAUSTED otherwise).
+  // `events` is owned by the worker and destroyed after OnEnd returned.
   virtual CallId Prefill(PrefillCall call, std::unique_ptr<PrefillEvents> events) = 0;
   virtual CallId Decode(DecodeCall call, std::unique_ptr<DecodeEvents> events) = 0;
   // OnEnd(CANCELLED) follows unless the call ended by itself. Unknown ids are ignored.
@@ -106,6 +108,7 @@ class Worker {
 
   virtual WorkerLoad load() const = 0;
   virtual MoveCounters counters() const = 0;
+  // Now when there is nothing to do; else when something was last done. Thread-safe.
   virtual absl::Time last_progress() const = 0;
 
   // Simulation and tests: handles what the transport has, on the move loop. Production wires the transport's fd itself.

@@ -1,0 +1,62 @@
+#include "handoff/credits.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice::handoff {
+
+void Credits::DropExpired() {
+  const absl::Time now = clock_.Now();
+  for (auto it = credits_.begin(); it != credits_.end();) {
+    it = it->second.expires <= now ? credits_.erase(it) : std::next(it);
+  }
+}
+
+absl::StatusOr<LeaseId> Credits::AdmitLocked(uint32_t prompt_tokens) {
+  DropExpired();
+  if (credits_.size() >= options_.credits_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("all ", options_.credits_max, " start credits are out"));
+  }
+  const uint64_t pages = pool_.layout().PagesFor(prompt_tokens);
+  uint64_t promised = 0;
+  for (const auto& [id, credit] : credits_) promised += credit.pages;
+  const kv::PageCounts counts = pool_.counts();
+  if (pages + promised > counts.free + counts.cached) {
+    return absl::ResourceExhaustedError(absl::StrCat("a prompt of ", prompt_tokens, " tokens needs ", pages, " pages; ",
+                                                     counts.free, " are free, ", counts.cached, " cached, ", promised,
+                                                     " promised"));
+  }
+  const LeaseId credit(random_.NextId128());
+  credits_[credit] = {clock_.Now() + options_.lease, pages};
+  return credit;
+}
+
+absl::StatusOr<LeaseId> Credits::Admit(uint32_t prompt_tokens) {
+  MutexLock lock(mutex_);
+  return AdmitLocked(prompt_tokens);
+}
+
+absl::StatusOr<LeaseId> Credits::Use(LeaseId credit, uint32_t prompt_tokens) {
+  MutexLock lock(mutex_);
+  DropExpired();
+  auto found = credits_.find(credit);
+  if (found == credits_.end() || found->second.expires == absl::InfiniteFuture()) {
+    absl::StatusOr<LeaseId> fresh = AdmitLocked(prompt_tokens);
+    if (!fresh.ok()) return fresh.status();
+    found = credits_.find(*fresh);
+  }
+  found->second.expires = absl::InfiniteFuture();
+  return found->first;
+}
+
+void Credits::PagesTaken(LeaseId credit) {
+  MutexLock lock(mutex_);
+  const auto found = credits_.find(credit);
+  if (found != credits_.end()) found->second.pages = 0;
+}
+
+void Credits::Return(LeaseId credit) {
+  MutexLock lock(mutex_);
+  credits_.erase(credit);
+}
+
+}  // namespace sluice::handoff
