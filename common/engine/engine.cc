@@ -72,6 +72,10 @@ absl::Status EngineImpl::CheckSpec(const SequenceSpec& spec) const {
   const size_t prompt_pages = model.layout.PagesFor(static_cast<uint32_t>(spec.prompt.size()));
   if (spec.kind == SequenceKind::kDecode) {
     if (spec.emitted.empty()) return absl::InvalidArgumentError("a decode needs the first token");
+    for (const kv::PageLease& page : spec.pages) {
+      if (!page.valid())
+        return absl::InvalidArgumentError("a decode came with a page that is gone");
+    }
     if (spec.pages.size() < prompt_pages) {
       return absl::InvalidArgumentError(absl::StrCat("a prompt of ", spec.prompt.size(),
                                                      " tokens came with ", spec.pages.size(),
@@ -111,10 +115,9 @@ absl::Status EngineImpl::Submit(SequenceSpec spec) {
   }
   absl::Status status = CheckSpec(spec);
   if (!status.ok()) return status;
-  std::vector<kv::BlockKey> keys = KeysOf(spec, spec.prompt);
   const SequenceId id = spec.id;
-  auto sequence =
-      std::make_unique<Sequence>(std::move(spec), arrivals_++, model_.info(), std::move(keys));
+  auto sequence = std::make_unique<Sequence>(std::move(spec), arrivals_++, model_.info());
+  sequence->keys = KeysOf(sequence->spec(), sequence->tokens());
   waiting_.push_back(sequence.get());
   sequences_.emplace(id, std::move(sequence));
   return absl::OkStatus();

@@ -45,7 +45,9 @@ class EngineImpl final : public Engine {
 
   // Pages (engine_pages.cc).
   std::vector<BatchEntry> Schedule();
-  SchedulerState StateForPlan() const;
+  SchedulerState StateForPlan(uint64_t pages_max) const;
+  // Null, or the first sequence for which there are no pages after all.
+  const Sequence* AllocateFor(const std::vector<StepPlan::Run>& runs);
   void ApplyPreemptions(const std::vector<size_t>& indices);
   void ApplyAdmissions(const std::vector<size_t>& indices);
   bool Admit(Sequence& sequence);
@@ -56,6 +58,7 @@ class EngineImpl final : public Engine {
   bool AllocateMissing(Sequence& sequence);
   // Hands full blocks to the prefix index; `with_output` names blocks of output first.
   void Publish(Sequence& sequence, bool with_output);
+  void AdoptPublished(Sequence& sequence, uint32_t end);
   uint64_t PagesAvailable() const;
 
   const EngineOptions options_;

@@ -9,6 +9,9 @@
 namespace sluice::engine {
 namespace {
 
+// Prefix lookups for waiting sequences in one plan: a long prompt has a thousand blocks.
+constexpr int kLookupsPerPlan = 8;
+
 bool TagMatches(const kv::PageLease& page) {
   const auto* data = reinterpret_cast<const std::byte*>(page.data());
   const uint64_t generation = page.ref().generation.value();
@@ -19,44 +22,53 @@ bool TagMatches(const kv::PageLease& page) {
 
 std::vector<BatchEntry> EngineImpl::Schedule() {
   for (Sequence* sequence : waiting_) sequence->blocked = false;
-  StepPlan plan;
-  // Every round preempts, admits or blocks somebody, so there are at most as many as there are
-  // sequences.
+  // Every round preempts, admits or blocks somebody, or lowers the limit: the rounds come to an
+  // end.
+  uint64_t pages_max = pool_.size();
   for (;;) {
-    plan = PlanStep(StateForPlan());
+    const StepPlan plan = PlanStep(StateForPlan(pages_max));
     if (!plan.preempt.empty()) {
       ApplyPreemptions(plan.preempt);
     } else if (!plan.admit.empty()) {
       ApplyAdmissions(plan.admit);
+    } else if (const Sequence* starved = AllocateFor(plan.run)) {
+      // Another loop took the pages meanwhile, or a cached page that counts as available is kept by
+      // a block below it that is in use.
+      pages_max = starved->PagesMissing() - 1;
     } else {
-      break;
+      std::vector<BatchEntry> batch;
+      for (const StepPlan::Run& run : plan.run)
+        batch.push_back({running_[run.sequence], run.tokens, -1});
+      return batch;
     }
   }
-  std::vector<BatchEntry> batch;
-  for (const StepPlan::Run& run : plan.run) {
-    Sequence* sequence = running_[run.sequence];
-    // Another loop may have taken the pages meanwhile; the sequence then sits out this step.
-    if (AllocateMissing(*sequence)) batch.push_back({sequence, run.tokens, -1});
-  }
-  return batch;
 }
 
-SchedulerState EngineImpl::StateForPlan() const {
+const Sequence* EngineImpl::AllocateFor(const std::vector<StepPlan::Run>& runs) {
+  for (const StepPlan::Run& run : runs) {
+    if (!AllocateMissing(*running_[run.sequence])) return running_[run.sequence];
+  }
+  return nullptr;
+}
+
+SchedulerState EngineImpl::StateForPlan(uint64_t pages_max) const {
   SchedulerState state;
   state.limits.step_tokens_max = options_.step_tokens_max;
   state.limits.batch_max = options_.batch_max;
   state.limits.itl_target = options_.itl_target;
-  state.pages_available = PagesAvailable();
+  state.pages_available = std::min(PagesAvailable(), pages_max);
   state.prefill_tokens_per_s = rates_.prefill_tokens_per_s();
   state.decode_step = rates_.decode_step();
   for (const Sequence* sequence : running_) state.running.push_back(sequence->View());
+  int lookups = 0;
   for (const Sequence* sequence : waiting_) {
     SequenceView view = sequence->View();
     if (sequence->page_count() > 0) {
       // It came with its pages: what it lacks it gets like any running sequence, and waiting would
       // not free a page.
       view.pages_missing = 0;
-    } else if (view.pages_missing + running_.size() > state.pages_available) {
+    } else if (view.pages_missing + running_.size() > state.pages_available &&
+               lookups++ < kLookupsPerPlan) {
       // Only where pages are scarce is it worth knowing how many the index holds already. Whether
       // those are counted as available too is seen at admission.
       view.pages_missing -= static_cast<uint32_t>(index_.Count(ReusableKeys(*sequence)));
@@ -167,6 +179,7 @@ bool EngineImpl::AllocateMissing(Sequence& sequence) {
 }
 
 void EngineImpl::Publish(Sequence& sequence, bool with_output) {
+  if (!sequence.publishes) return;
   const uint32_t full = sequence.FullBlocks();
   if (sequence.keys.empty() && !(with_output && sequence.spec().domain.has_value())) return;
   if (with_output && full > sequence.keys.size()) {
@@ -174,11 +187,30 @@ void EngineImpl::Publish(Sequence& sequence, bool with_output) {
                            absl::MakeConstSpan(sequence.tokens()).subspan(0, sequence.computed()));
   }
   const auto end = std::min(full, static_cast<uint32_t>(sequence.keys.size()));
+  if (sequence.published >= end) return;
+  AdoptPublished(sequence, end);
+  if (!sequence.publishes) return;
   for (uint32_t block = sequence.published; block < end; ++block) {
     const kv::BlockKey parent = block == 0 ? kv::BlockKey() : sequence.keys[block - 1];
     index_.Insert(sequence.keys[block], parent, sequence.page(block), sequence.spec().tenant);
   }
-  sequence.published = std::max(sequence.published, end);
+  sequence.published = end;
+}
+
+// A sequence with the same prompt was faster: its pages hold the same bytes. Going on with them
+// frees our own, and keeps this invariant: who holds a published block holds the published blocks
+// above it.
+void EngineImpl::AdoptPublished(Sequence& sequence, uint32_t end) {
+  const auto fresh =
+      absl::MakeConstSpan(sequence.keys).subspan(sequence.published, end - sequence.published);
+  if (index_.Count(fresh) == 0) return;
+  for (kv::PageLease& page : index_.Find(fresh)) {
+    if (!TagMatches(page)) {
+      sequence.publishes = false;
+      return;
+    }
+    sequence.ReplacePage(sequence.published++, std::move(page));
+  }
 }
 
 uint64_t EngineImpl::PagesAvailable() const {

@@ -115,6 +115,24 @@ TEST(EnginePressure, SharedPrefixesAreCountedOnce) {
   EXPECT_EQ(engine.pool().counts().active, 0u);
 }
 
+// Two that start together compute the same prompt twice, then go on with one copy of it.
+TEST(EnginePressure, TwinsEndUpWithOneCopyOfTheirPrompt) {
+  TestEngineOptions options;
+  TestEngine engine(options);
+  for (uint64_t id : {1u, 2u}) {
+    SequenceSpec spec = LocalSpec(id, RandomPrompt(1, 320), 40);
+    spec.domain = TestDomain();
+    ASSERT_TRUE(engine.Submit(std::move(spec)).ok());
+  }
+  while (engine.record(2).tokens.empty()) engine->Step();
+  EXPECT_EQ(engine.record(2).cached_tokens, 0u);
+  engine->Step();
+  EXPECT_EQ(engine.pool().counts().active, 12u);
+  engine.Drain();
+  EXPECT_EQ(engine.record(1).hashes, engine.record(2).hashes);
+  EXPECT_EQ(engine.pool().counts().active, 0u);
+}
+
 TEST(EnginePressure, APreemptedDecodeRecomputesItsPrompt) {
   TestEngineOptions options;
   options.pages = 10;

@@ -8,10 +8,8 @@
 
 namespace sluice::engine {
 
-Sequence::Sequence(SequenceSpec spec, uint64_t arrival, const ModelInfo& model,
-                   std::vector<kv::BlockKey> block_keys)
-    : keys(std::move(block_keys)),
-      spec_(std::move(spec)),
+Sequence::Sequence(SequenceSpec spec, uint64_t arrival, const ModelInfo& model)
+    : spec_(std::move(spec)),
       arrival_(arrival),
       layout_(model.layout),
       tokens_(spec_.prompt),
@@ -32,12 +30,21 @@ uint32_t Sequence::PagesMissing() const {
 }
 
 void Sequence::AddPages(std::vector<kv::PageLease> pages) {
+  const size_t total = pages_.size() + pages.size();
+  page_data_.resize(total);
+  page_tags_.resize(total);
+  generations_.resize(total);
   for (kv::PageLease& page : pages) {
-    page_data_.push_back(page.data());
-    page_tags_.push_back(reinterpret_cast<const std::byte*>(page.data()));
-    generations_.push_back(page.ref().generation.value());
-    pages_.push_back(std::move(page));
+    pages_.emplace_back();
+    ReplacePage(pages_.size() - 1, std::move(page));
   }
+}
+
+void Sequence::ReplacePage(size_t block, kv::PageLease page) {
+  page_data_[block] = page.data();
+  page_tags_[block] = reinterpret_cast<const std::byte*>(page.data());
+  generations_[block] = page.ref().generation.value();
+  pages_[block] = std::move(page);
 }
 
 void Sequence::AdoptPrefix(std::vector<kv::PageLease> pages) {

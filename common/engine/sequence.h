@@ -18,10 +18,8 @@ namespace sluice::engine {
 // computed); the three page arrays have equal length; keys name leading full blocks of tokens.
 class Sequence {
  public:
-  // `spec.pages` become the sequence's pages. `block_keys`: of the full blocks of the tokens known
-  // at first; empty without a domain. `model` must outlive the sequence.
-  Sequence(SequenceSpec spec, uint64_t arrival, const ModelInfo& model,
-           std::vector<kv::BlockKey> block_keys);
+  // `spec.pages` become the sequence's pages. `model` must outlive the sequence.
+  Sequence(SequenceSpec spec, uint64_t arrival, const ModelInfo& model);
 
   const SequenceSpec& spec() const { return spec_; }
   SequenceId id() const { return spec_.id; }
@@ -45,6 +43,8 @@ class Sequence {
   void AddPages(std::vector<kv::PageLease> pages);
   // The first pages, found in the prefix index: their tokens count as computed.
   void AdoptPrefix(std::vector<kv::PageLease> pages);
+  // Another page with the same bytes takes the place of a block's page.
+  void ReplacePage(size_t block, kv::PageLease page);
   // Gives up all pages; everything is to be computed again.
   void DropPages();
   // False if a page was given to somebody else or overwritten.
@@ -63,9 +63,10 @@ class Sequence {
   SequenceView View() const;
 
   // Fields of the engine's own book-keeping.
-  std::vector<kv::BlockKey> keys;
-  uint32_t published = 0;  // blocks handed to the prefix index
-  uint32_t reported = 0;   // blocks that OnPagesFinal need not report any more
+  std::vector<kv::BlockKey> keys;  // of leading full blocks; empty without a cache domain
+  bool publishes = true;           // false once the index holds a damaged page of one of its blocks
+  uint32_t published = 0;          // blocks handed to the prefix index
+  uint32_t reported = 0;           // blocks that OnPagesFinal need not report any more
   uint32_t overtaken = 0;
   bool started = false;
   bool running = false;
