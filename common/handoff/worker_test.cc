@@ -288,7 +288,7 @@ TEST_P(DeadlineAt, EndsBothCalls) {
   ExpectNothingHeld(test);
 }
 
-INSTANTIATE_TEST_SUITE_P(Moments, DeadlineAt, ::testing::Values(1, 60, 130, 155, 161, 166, 171, 180, 195));
+INSTANTIATE_TEST_SUITE_P(Moments, DeadlineAt, ::testing::Values(1, 60, 130, 155, 161, 166, 171, 178, 185));
 
 class CrashAt : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
