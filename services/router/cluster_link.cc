@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "grpcpp/channel.h"
 #include "rpc/channel_pool.h"
 #include "rpc/client_call.h"
 #include "sluice/v1/cache.grpc.pb.h"

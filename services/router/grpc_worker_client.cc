@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "grpcpp/channel.h"
 #include "rpc/channel_pool.h"
 #include "rpc/client_call.h"
 #include "rpc/domain.h"
@@ -101,7 +102,8 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     *request.mutable_grant() = std::move(call.grant);
     const handoff::CallId id = NextId();
     auto reader = std::make_unique<PrefillReader>(loop_, state_, id, worker, StubOf(worker).incarnation, std::move(events));
-    Stream(worker, id, std::move(request), call.context.deadline, std::move(reader),
+    Stream<v1::PrefillRequest, v1::PrefillEvent>(
+        worker, id, std::move(request), call.context.deadline, std::move(reader),
            [](const WorkerStub& stub, auto* c, auto* q, auto* reactor) { stub.prefill->async()->Run(c, q, reactor); });
     return id;
   }
@@ -116,7 +118,8 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     *request.mutable_sampling() = rpc::ToProto(call.sampling);
     const handoff::CallId id = NextId();
     auto reader = std::make_unique<DecodeReader>(loop_, state_, id, worker, StubOf(worker).incarnation, std::move(events));
-    Stream(worker, id, std::move(request), call.context.deadline, std::move(reader),
+    Stream<v1::DecodeRequest, v1::TokenBatch>(
+        worker, id, std::move(request), call.context.deadline, std::move(reader),
            [](const WorkerStub& stub, auto* c, auto* q, auto* reactor) { stub.decode->async()->Generate(c, q, reactor); });
     return id;
   }

@@ -240,9 +240,10 @@ void RouterCore::RememberSession(const Generation& generation, const GenerationR
 
 void RouterCore::Place(const cluster::PlacementQuery& query, const cluster::FlowSpec& spec,
                        absl::AnyInvocable<void(absl::StatusOr<cluster::PlacementDecision>)> done) {
-  auto finish = [this, query, done = std::move(done)](std::vector<cluster::WorkerHit> hits) mutable {
-    query.hits = std::move(hits);
-    auto decision = cluster::Place(options_.placement, query, directory_.Workers(), random_);
+  auto finish = [this, known = cluster::PlacementQuery(query),
+                 done = std::move(done)](std::vector<cluster::WorkerHit> hits) mutable {
+    known.hits = std::move(hits);
+    auto decision = cluster::Place(options_.placement, known, directory_.Workers(), random_);
     if (decision.ok()) metrics_.Placed(decision->split, decision->predicted_cached_tokens);
     done(std::move(decision));
   };
@@ -254,15 +255,15 @@ void RouterCore::Place(const cluster::PlacementQuery& query, const cluster::Flow
   v1::LookupRequest request = LookupFor(spec);
   link_->Lookup(std::move(request), options_.lookup_timeout,
                 [this, finish = std::move(finish)](absl::StatusOr<v1::LookupReply> reply) mutable {
-                  std::vector<cluster::WorkerHit> hits;
+                  std::vector<cluster::WorkerHit> found;
                   if (!reply.ok()) {
                     metrics_.LookupFailed();
                   } else {
                     for (const v1::WorkerHit& hit : reply->hits()) {
-                      hits.push_back({WorkerId(hit.worker_id()), Incarnation(hit.incarnation()), hit.blocks()});
+                      found.push_back({WorkerId(hit.worker_id()), Incarnation(hit.incarnation()), hit.blocks()});
                     }
                   }
-                  finish(std::move(hits));
+                  finish(std::move(found));
                 });
 }
 
