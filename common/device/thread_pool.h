@@ -24,7 +24,7 @@ struct ThreadPoolOptions {
   size_t scratch_bytes = size_t{4} << 20;
   // Pauses (tens of cycles each) before an idle worker sleeps. About 10 us: longer than the serial
   // work between two kernels of a step, short enough that an idle process uses no core.
-  int spin_pauses = 1000;
+  int spin_pauses = 500;
 };
 
 // ParallelFor splits [0, n) into one contiguous part per worker. Each worker takes chunks from the
