@@ -50,11 +50,7 @@ TEST(ThreadPoolTest, WritesOfOneCallAreVisibleToTheNext) {
     std::vector<int64_t> values(257, 0);
     for (int64_t round = 0; round < 300; ++round) {
       pool->ParallelFor(257, [&](int64_t begin, int64_t end, int) {
-        for (int64_t i = begin; i < end; ++i) {
-          // Reads a neighbour's value of the round before, through another buffer's worth of
-          // ordering.
-          values[static_cast<size_t>(i)] += 1;
-        }
+        for (int64_t i = begin; i < end; ++i) ++values[static_cast<size_t>(i)];
       });
       int64_t sum = 0;
       for (int64_t value : values) sum += value;
