@@ -22,6 +22,7 @@ using Command = std::function<absl::Status()>;
 void AddTextCommands(CLI::App& app, Command* run);      // tokenize, detokenize, render
 void AddGenerateCommand(CLI::App& app, Command* run);   // generate
 void AddLogitsCommand(CLI::App& app, Command* run);     // logits
+void AddBenchEngineCommand(CLI::App& bench, Command* run);  // bench engine
 
 // --model, --kv, --kernels, --threads.
 void AddModelOptions(CLI::App& command, services::LocalModelOptions* options);

@@ -35,12 +35,15 @@ class LocalSession final : private engine::EngineEvents {
   engine::ModelRunner& runner() { return *model_.runner; }
   const services::LocalModel& model() const { return model_; }
   kv::PagePool& pool() { return *pool_; }
+  const Clock& clock() const { return clock_; }
 
   // `on_token` may be null.
   using TokenCallback = std::function<void(const request::SampledToken&, request::FinishReason)>;
   // Submits a sequence; its result is there once it has left the engine.
   absl::StatusOr<SequenceId> Submit(std::vector<request::TokenId> prompt, const request::SamplingParams& sampling,
                                     TokenCallback on_token);
+  // The result follows within one step: CANCELLED.
+  void Cancel(SequenceId id) { engine_->Cancel(id); }
   bool Step();  // false when nothing is left to do
   const LocalResult& result(SequenceId id) const { return results_[id.value() - 1].result; }
 
