@@ -248,7 +248,7 @@ void HandoffTaker::OnPeerDown(transport::EndpointId endpoint, const absl::Status
          /*tell=*/false);
   }
   for (auto it = releasing_.begin(); it != releasing_.end();) {
-    if (it->second.holder != endpoint) {
+    if (it->second.endpoint != endpoint) {
       ++it;
       continue;
     }

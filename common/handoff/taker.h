@@ -120,7 +120,8 @@ class HandoffTaker {
   };
   // A release that is repeated until the holder has acknowledged it.
   struct Releasing {
-    transport::EndpointId holder;
+    Incarnation holder;
+    transport::EndpointId endpoint;
     std::string message;
     absl::Time until;
     absl::Duration interval;

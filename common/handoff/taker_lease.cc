@@ -107,7 +107,8 @@ void HandoffTaker::SendReleased(const Reservation& reservation, v1::Released::Ou
   released->set_outcome(outcome);
   released->set_reason(std::string(reason));
   Releasing& releasing = releasing_[reservation.lease];
-  releasing.holder = *reservation.endpoint;
+  releasing.holder = reservation.holder;
+  releasing.endpoint = *reservation.endpoint;
   releasing.message = message.SerializeAsString();
   releasing.until = Now() + options_.lease;
   releasing.interval = options_.lease / 32;
@@ -119,7 +120,7 @@ void HandoffTaker::RepeatReleased(LeaseId lease) {
   Releasing& releasing = found->second;
   // The holder's lease is over by then too: it lets go by itself.
   const bool give_up = Now() >= releasing.until || releasing_.size() > 2 * options_.reservations_max;
-  deps_.transport.Send(releasing.holder, releasing.message, {}).IgnoreError();
+  deps_.transport.Send(releasing.endpoint, releasing.message, {}).IgnoreError();
   if (give_up) {
     releasing_.erase(found);
     return;
@@ -132,7 +133,7 @@ void HandoffTaker::OnReleasedAck(transport::EndpointId from, const v1::ReleasedA
   LeaseId lease;
   const auto found = ParseLease(ack.lease_id(), &lease) ? releasing_.find(lease) : releasing_.end();
   if (found == releasing_.end() || Incarnation(ack.taker_incarnation()) != options_.incarnation ||
-      found->second.holder != from) {
+      Incarnation(ack.holder_incarnation()) != found->second.holder || found->second.endpoint != from) {
     ++deps_.counters.stale_messages;
     return;
   }

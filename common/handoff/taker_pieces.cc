@@ -70,12 +70,12 @@ absl::Status HandoffTaker::CheckOffer(const Reservation& reservation, const v1::
   if (offer.inline_payload() ? bytes != payload.size() : !payload.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("offer of ", bytes, " bytes carries ", payload.size()));
   }
-  if (offer.inline_payload() || offer.pieces().empty()) return absl::OkStatus();
-  if (!deps_.transport.capabilities().true_get) {
+  const bool reads = !offer.inline_payload() && !offer.pieces().empty();
+  if (reads && !deps_.transport.capabilities().true_get) {
     return absl::InvalidArgumentError("offer to fetch, but this transport cannot");
   }
-  if (offer.remote_key().empty() || offer.remote_key().size() > kRemoteKeyMax ||
-      (!reservation.remote_key.empty() && reservation.remote_key != offer.remote_key())) {
+  const bool another = !reservation.remote_key.empty() && reservation.remote_key != offer.remote_key();
+  if (offer.remote_key().size() > kRemoteKeyMax || (reads && (offer.remote_key().empty() || another))) {
     return absl::InvalidArgumentError(
         absl::StrCat("offer with a remote key of ", offer.remote_key().size(), " bytes, or not the lease's"));
   }
