@@ -214,6 +214,17 @@ TEST(EnginePressure, APreemptedPrefillReportsEveryPageOnce) {
     EXPECT_EQ(times, 1) << "block " << piece.first;
 }
 
+// Makes a decode of it, if there are pages; what they hold does not matter here.
+void BringPages(TestEngine& engine, SequenceSpec& spec) {
+  const uint32_t pages = engine.pool().layout().PagesFor(static_cast<uint32_t>(spec.prompt.size()));
+  auto allocated = engine.pool().Allocate(pages, {}, spec.tenant);
+  if (!allocated.ok()) return;
+  spec.kind = SequenceKind::kDecode;
+  spec.offer_pages = false;
+  spec.emitted = {1};
+  spec.pages = *std::move(allocated);
+}
+
 // Random loads on small pools, with cancels, deadlines and another user of the pool.
 TEST(EnginePressure, EveryRandomLoadEndsAndGivesThePagesBack) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
@@ -223,6 +234,7 @@ TEST(EnginePressure, EveryRandomLoadEndsAndGivesThePagesBack) {
     options.pages = 8 + random.Below(24);
     options.engine.step_tokens_max = 1 + static_cast<uint32_t>(random.Below(100));
     options.engine.batch_max = 1 + static_cast<uint32_t>(random.Below(8));
+    options.engine.may_recompute_prompts = random.Below(4) > 0;
     TestEngine engine(options);
     std::vector<kv::PageLease> held;
     uint64_t submitted = 0;
@@ -237,6 +249,7 @@ TEST(EnginePressure, EveryRandomLoadEndsAndGivesThePagesBack) {
         if (random.Below(2) == 0) spec.domain = TestDomain();
         if (random.Below(6) == 0)
           spec.deadline = engine.clock.Now() + absl::Seconds(random.Below(100));
+        if (random.Below(4) == 0) BringPages(engine, spec);
         if (engine.Submit(std::move(spec)).ok()) ++submitted;
       }
       if (random.Below(30) == 0) engine->Cancel(SequenceId(random.Below(submitted + 1)));

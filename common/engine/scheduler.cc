@@ -65,6 +65,20 @@ PageGrants GrantPages(const SchedulerState& state) {
   return grants;
 }
 
+// The order in which sequences get a place in the batch and tokens.
+auto TurnRank(const SequenceView& view) {
+  return std::make_tuple(-int64_t{view.priority}, view.arrival);
+}
+
+// Indices of the running sequences of this step: those that have their pages, as many as fit.
+std::vector<size_t> Batch(const SchedulerState& state, const PageGrants& grants, size_t batch_max) {
+  std::vector<size_t> batch;
+  for (size_t i : SortedBy(state.running, TurnRank)) {
+    if (grants.has_pages[i] && batch.size() < batch_max) batch.push_back(i);
+  }
+  return batch;
+}
+
 // One who wants prompt tokens: a running sequence or a waiting one.
 struct Claim {
   const SequenceView* view;
@@ -72,15 +86,17 @@ struct Claim {
   bool waiting;
 };
 
-std::vector<Claim> ClaimsInOrder(const SchedulerState& state) {
+std::vector<Claim> ClaimsInOrder(const SchedulerState& state, const std::vector<size_t>& batch) {
   std::vector<Claim> claims;
-  for (size_t i = 0; i < state.running.size(); ++i) {
+  for (size_t i : batch) {
     if (state.running[i].remaining > 1) claims.push_back({&state.running[i], i, false});
   }
-  for (size_t i = 0; i < state.waiting.size(); ++i) claims.push_back({&state.waiting[i], i, true});
+  for (size_t i = 0; i < state.waiting.size(); ++i) {
+    claims.push_back({&state.waiting[i], i, true});
+  }
   const auto rank = [&](const Claim& claim) {
     const bool aged = claim.waiting && claim.view->overtaken >= state.limits.overtaken_max;
-    return std::make_tuple(!aged, -int64_t{claim.view->priority}, claim.view->arrival);
+    return std::make_pair(!aged, TurnRank(*claim.view));
   };
   std::sort(claims.begin(), claims.end(),
             [&](const Claim& a, const Claim& b) { return rank(a) < rank(b); });
@@ -104,44 +120,45 @@ StepPlan PlanStep(const SchedulerState& state) {
   plan.preempt = std::move(grants.preempt);
   if (!plan.preempt.empty()) return plan;
 
+  const size_t batch_max = std::min(state.limits.batch_max, state.limits.step_tokens_max);
+  const std::vector<size_t> batch = Batch(state, grants, batch_max);
   uint32_t budget = state.limits.step_tokens_max;
-  uint64_t growing = 0;
   bool streams_run = false;
-  for (size_t i = 0; i < state.running.size(); ++i) {
+  for (size_t i : batch) {
     const SequenceView& view = state.running[i];
-    growing += view.stream ? 1 : 0;
-    if (view.remaining > 1 || !grants.has_pages[i] || budget == 0) continue;
+    if (view.remaining > 1) continue;
     plan.run.push_back({i, 1});
     --budget;
     streams_run = streams_run || view.stream;
   }
   if (streams_run) budget = std::min(budget, ChunkTokens(state));
 
-  const size_t running_max = std::min(state.limits.batch_max, state.limits.step_tokens_max);
+  uint64_t growing = static_cast<uint64_t>(std::count_if(
+      state.running.begin(), state.running.end(), [](const SequenceView& v) { return v.stream; }));
   bool may_take_pages = !grants.anyone_lacks;
-  for (const Claim& claim : ClaimsInOrder(state)) {
+  for (const Claim& claim : ClaimsInOrder(state, batch)) {
     const SequenceView& view = *claim.view;
-    const bool decode = view.remaining == 1;
+    const uint32_t tokens = view.remaining > 1 ? std::min(view.remaining, budget) : 0;
     if (!claim.waiting) {
-      if (!grants.has_pages[claim.index] || budget == 0) continue;
-      const uint32_t tokens = std::min(view.remaining, budget);
-      plan.run.push_back({claim.index, tokens});
+      if (tokens > 0) plan.run.push_back({claim.index, tokens});
       budget -= tokens;
       continue;
     }
-    if (state.running.size() + plan.admit.size() >= running_max) continue;
-    // Nothing grows where nothing runs: a sequence that fills the pool must still be able to start.
-    const bool has_room = view.pages_missing == 0 ||
-                          (may_take_pages && view.pages_missing + growing <= grants.available);
-    if (view.blocked || !has_room) {
-      if (view.overtaken >= state.limits.overtaken_max) may_take_pages = false;
-      continue;
+    if (view.pages_missing > 0) {
+      // Nothing grows where nothing runs: a sequence that fills the pool must still be able to
+      // start.
+      const bool has_room =
+          may_take_pages && !view.blocked && view.pages_missing + growing <= grants.available;
+      const bool aged = view.overtaken >= state.limits.overtaken_max;
+      if (!has_room && aged) may_take_pages = false;
+      const bool has_turn = (tokens > 0 || view.remaining == 1) &&
+                            (aged || state.running.size() + plan.admit.size() < batch_max);
+      if (!has_room || !has_turn) continue;
     }
-    if (!decode && budget == 0) continue;
     plan.admit.push_back(claim.index);
     grants.available -= view.pages_missing;
     growing += view.stream ? 1 : 0;
-    if (!decode) budget -= std::min(view.remaining, budget);
+    budget -= tokens;
   }
   return plan;
 }

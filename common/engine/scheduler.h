@@ -18,7 +18,8 @@ struct SequenceView {
   int32_t priority = 0;
   // Tokens known but not computed, at least 1. 1 is a decode: one token, one row of logits.
   uint32_t remaining = 1;
-  // Pages to allocate before all of `remaining` can be computed.
+  // Pages to allocate before all of `remaining` can be computed. Waiting: 0 means that it came with
+  // its pages.
   uint32_t pages_missing = 0;
   // Pages that come back to the pool if it is preempted; 0: preempting it is useless or not
   // allowed.
@@ -37,7 +38,7 @@ struct SequenceView {
 
 struct SchedulerLimits {
   uint32_t step_tokens_max = 512;
-  uint32_t batch_max = 64;  // sequences running at once; never more than step_tokens_max
+  uint32_t batch_max = 64;  // sequences in one step; never more than step_tokens_max
   absl::Duration itl_target = absl::Milliseconds(50);
   // Prompts advance by at least this much in a step that has room, even where that misses
   // itl_target.
@@ -74,17 +75,24 @@ struct StepPlan {
 };
 
 // Rules:
-//   Every running decode with pages runs. Prompts share what is left of step_tokens_max, first come
-//   first served within a priority; while streams run, no more prompt tokens than fit into
-//   itl_target beside a decode step. A waiting sequence is admitted when all its pages and a page
-//   of growth for every running stream are available. One that lacks pages is passed over, up to
-//   overtaken_max times; then nobody takes pages before it. While a running sequence lacks a page,
-//   only those are admitted that lack none. A running sequence that lacks pages takes them from
-//   those ranked below it: borrowers first, then lower priority, then the youngest; never from one
-//   that was readmitted and has made no progress. If that does not suffice it waits, holding its
-//   pages. The best-ranked sequence is preempted by nobody, and a readmitted one holds all pages
-//   for its next token, so some sequence always advances and no two can preempt each other for
-//   ever.
+//
+// Batch: running sequences that have their pages, by priority, then age. Their decodes run; their
+// prompts share what is left of step_tokens_max, first come first served; while streams run, no
+// more prompt tokens than fit into itl_target beside a decode step.
+//
+// Admission: a waiting sequence needs a place in the batch, all its pages, and a page of growth for
+// every running stream. One that lacks pages is passed over, up to overtaken_max times; then nobody
+// takes pages before it. While a running sequence lacks a page, nobody takes pages. A sequence that
+// came with its pages is admitted at once: it holds what others may need, and only running
+// sequences give pages back.
+//
+// Preemption: a running sequence that lacks pages takes them from those ranked below it: borrowers
+// first, then lower priority, then the youngest; never from one that was readmitted and has made no
+// progress. If that does not suffice it waits, holding its pages.
+//
+// The best-ranked sequence is preempted by nobody, and a readmitted one holds all pages for its
+// next token; so some sequence always advances, and no two can preempt each other for ever.
+//
 // Cost: a few sorts of the sequences.
 StepPlan PlanStep(const SchedulerState& state);
 

@@ -129,14 +129,34 @@ TEST(Scheduler, NobodyIsAdmittedToPagesWhileAStreamLacksOne) {
   EXPECT_TRUE(plan.admit.empty() && plan.run.empty() && plan.preempt.empty());
 }
 
-TEST(Scheduler, BatchIsBounded) {
+TEST(Scheduler, AdmissionFillsTheBatch) {
   SchedulerState state;
   state.limits.batch_max = 3;
   state.pages_available = 100;
-  for (uint64_t i = 0; i < 5; ++i) state.waiting.push_back(Decode(i));
+  for (uint64_t i = 0; i < 5; ++i) state.waiting.push_back(Prompt(i, 5, 1));
   EXPECT_EQ(PlanStep(state).admit, (Indices{0, 1, 2}));
   state.limits.step_tokens_max = 2;
-  EXPECT_EQ(PlanStep(state).admit, (Indices{0, 1}));
+  EXPECT_EQ(PlanStep(state).admit, Indices{0});  // it takes both tokens
+  state.limits = {};
+  state.limits.batch_max = 1;
+  state.running = {Decode(9)};
+  EXPECT_EQ(PlanStep(state).admit, Indices{});
+  state.waiting[2].overtaken = state.limits.overtaken_max;
+  EXPECT_EQ(PlanStep(state).admit, Indices{2});
+}
+
+TEST(Scheduler, TheBatchIsBoundedAndGoesByPriorityThenAge) {
+  SchedulerState state;
+  state.limits.batch_max = 3;
+  for (uint64_t i = 0; i < 5; ++i) state.running.push_back(Decode(10 - i));
+  state.running[1].priority = 1;
+  EXPECT_EQ(Runs(PlanStep(state)), (RunList{{1, 1}, {4, 1}, {3, 1}}));
+  state.running[4] = Prompt(6, 20);
+  EXPECT_EQ(Runs(PlanStep(state)), (RunList{{1, 1}, {3, 1}, {4, 20}}));
+  state.running[4].pages_missing = 1;  // who cannot run takes no place
+  state.running[4].pages_freeable = 0;
+  for (SequenceView& view : state.running) view.readmitted = true;
+  EXPECT_EQ(Runs(PlanStep(state)), (RunList{{1, 1}, {3, 1}, {2, 1}}));
 }
 
 TEST(Scheduler, VictimsAreBorrowersThenLowPriorityThenYoung) {
@@ -186,13 +206,20 @@ class World {
     Seq s;
     s.view.arrival = arrivals_++;
     s.prompt = 1 + static_cast<uint32_t>(random_.Below((pages_ - 1) * kPageTokens / 2));
-    const uint32_t room = pages_ * kPageTokens - s.prompt;
+    const uint32_t room = pages_ * kPageTokens - s.prompt - 1;
     s.output = 1 + static_cast<uint32_t>(random_.Below(room));
     s.view.priority = static_cast<int32_t>(random_.Below(3));
     s.view.borrowing = random_.Below(4) == 0;
     s.view.stream = random_.Below(3) > 0;
     if (!s.view.stream) s.output = 1;
     s.tokens = s.prompt;
+    // A decode that comes with its pages, if there are enough.
+    if (random_.Below(3) == 0 && s.view.stream && Used() + PagesFor(s.prompt) <= pages_) {
+      s.computed = s.prompt;
+      s.tokens = s.prompt + 1;
+      s.output += 1;
+      s.pages = PagesFor(s.prompt);
+    }
     waiting_.push_back(s);
   }
 
@@ -230,7 +257,9 @@ class World {
 
   uint32_t Used() const {
     uint32_t used = 0;
-    for (const Seq& s : running_) used += s.pages;
+    for (const auto* list : {&running_, &waiting_}) {
+      for (const Seq& s : *list) used += s.pages;
+    }
     return used;
   }
 
@@ -245,6 +274,7 @@ class World {
       for (Seq& s : *list) {
         s.view.remaining = s.tokens - s.computed;
         s.view.pages_missing = PagesFor(s.tokens) - s.pages;
+        if (list == &waiting_ && s.pages > 0) s.view.pages_missing = 0;
         s.view.pages_freeable = s.pages;
         (list == &running_ ? state.running : state.waiting).push_back(s.view);
       }
@@ -280,7 +310,7 @@ class World {
       Seq s = waiting_[i];
       EXPECT_FALSE(s.view.blocked);
       taken[i] = true;
-      s.pages = PagesFor(s.tokens);
+      if (s.pages == 0) s.pages = PagesFor(s.tokens);
       for (Seq& other : waiting_) {
         const bool before = std::make_pair(-other.view.priority, other.view.arrival) <
                             std::make_pair(-s.view.priority, s.view.arrival);
@@ -294,7 +324,6 @@ class World {
       if (!taken[i]) rest.push_back(waiting_[i]);
     }
     waiting_ = rest;
-    EXPECT_LE(running_.size(), std::min(limits_.batch_max, limits_.step_tokens_max));
   }
 
   bool Run(const StepPlan& plan) {
@@ -306,6 +335,7 @@ class World {
       total += run.tokens;
     }
     EXPECT_LE(total, limits_.step_tokens_max);
+    EXPECT_LE(plan.run.size(), limits_.batch_max);
     std::vector<Seq> rest;
     for (size_t i = 0; i < running_.size(); ++i) {
       Seq s = running_[i];
