@@ -67,7 +67,7 @@ absl::Status HandoffTaker::CheckOffer(const Reservation& reservation, const v1::
   }
   uint64_t bytes = 0;
   for (const v1::Piece& piece : offer.pieces()) bytes += piece.bytes();
-  if (offer.inline_payload() ? bytes != payload.size() : !payload.empty()) {
+  if (offer.inline_payload() ? bytes == 0 || bytes != payload.size() : !payload.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("offer of ", bytes, " bytes carries ", payload.size()));
   }
   const bool reads = !offer.inline_payload() && !offer.pieces().empty();
