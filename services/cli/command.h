@@ -23,6 +23,7 @@ void AddTextCommands(CLI::App& app, Command* run);      // tokenize, detokenize,
 void AddGenerateCommand(CLI::App& app, Command* run);   // generate
 void AddLogitsCommand(CLI::App& app, Command* run);     // logits
 void AddBenchEngineCommand(CLI::App& bench, Command* run);  // bench engine
+void AddUpCommands(CLI::App& app, Command* run);        // up, down
 
 // --model, --kv, --kernels, --threads.
 void AddModelOptions(CLI::App& command, services::LocalModelOptions* options);

@@ -23,6 +23,7 @@ int Main(int argc, char** argv) {
   CLI::App* bench = app.add_subcommand("bench", "Measure an engine in this process, or a cluster");
   bench->require_subcommand(1);
   AddBenchEngineCommand(*bench, &run);
+  AddUpCommands(app, &run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,54 @@
+// Processes that `sluice up` and `sluice chaos` start: found beside this program, logged to files, reported by their ready files.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+
+namespace sluice::cli {
+
+// What a service writes into its ready file.
+struct ReadyInfo {
+  pid_t pid = 0;
+  std::string grpc;     // host:port
+  std::string metrics;  // http://host:port
+  std::string http;     // http://host:port; routers only
+};
+
+// One running service.
+struct ChildProcess {
+  std::string name;  // "decode-0"
+  pid_t pid = 0;
+  std::string log_path;
+  std::string ready_path;
+};
+
+// Folder of this program's binaries.
+std::string BinaryFolder();
+
+// Starts `binary` of BinaryFolder() with arguments, stdout and stderr appended to <folder>/<name>.log, in a process group of its
+// own. With `die_with_parent` the kernel ends it (SIGTERM) when this process dies.
+absl::StatusOr<ChildProcess> StartChild(const std::string& folder, const std::string& name, const std::string& binary,
+                                        std::vector<std::string> arguments, bool die_with_parent);
+
+// Waits for the ready files of all children. Errors: UNAVAILABLE with the end of its log when one has exited;
+// DEADLINE_EXCEEDED.
+absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>& children, const std::string& folder,
+                                                 const Clock& clock, absl::Duration timeout);
+
+// SIGTERM, then SIGKILL after `grace`. Returns false if a process had to be killed. Children are reaped; other pids are polled.
+bool StopProcesses(const std::vector<pid_t>& pids, const Clock& clock, absl::Duration grace);
+
+// Last lines of a file, for error messages.
+std::string TailOf(const std::string& path, size_t bytes = 2000);
+
+// Waits until GET `url`/ready answers 200. Errors: DEADLINE_EXCEEDED with the last body.
+absl::Status WaitHttpReady(const std::string& url, const Clock& clock, absl::Duration timeout);
+
+}  // namespace sluice::cli

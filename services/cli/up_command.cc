@@ -1,0 +1,291 @@
+// sluice up, sluice down: a whole cluster on loopback.
+#include <signal.h>
+#include <unistd.h>
+
+#include <boost/json.hpp>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "services/cli/child_process.h"
+#include "services/cli/command.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr absl::Duration kStartTimeout = absl::Seconds(120);
+constexpr absl::Duration kStopGrace = absl::Seconds(40);
+
+struct UpFlags {
+  bool demo = false;
+  bool detach = false;
+  std::string model;
+  uint32_t prefill = 1;
+  uint32_t decode = 1;
+  uint32_t routers = 1;
+  std::string split = "auto";
+  std::string kv = "gqa_fp8";
+  std::string transport = "ucx-shm";
+  std::string endpoints;
+  uint32_t threads = 0;
+  uint32_t kv_pool_mib = 256;
+};
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".tmp";
+  std::ofstream file(temporary);
+  file << text << "\n";
+  file.close();
+  std::error_code error;
+  std::filesystem::rename(temporary, path, error);
+  if (!file || error) return absl::PermissionDeniedError(absl::StrCat("cannot write ", path));
+  return absl::OkStatus();
+}
+
+// The running cluster; stops what it started unless it was released.
+class Cluster {
+ public:
+  Cluster(const UpFlags& flags, const Clock& clock) : flags_(flags), clock_(clock) {}
+  ~Cluster() { Stop(); }
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  absl::Status Start() {
+    SLUICE_RETURN_IF_ERROR(MakeFolder());
+    SLUICE_RETURN_IF_ERROR(StartGroup({{"cache-manager", "sluice-cache-manager", {}}}, &manager_));
+    SLUICE_RETURN_IF_ERROR(StartGroup(WorkerPlans(), &workers_));
+    SLUICE_RETURN_IF_ERROR(StartGroup(RouterPlans(), &routers_));
+    for (const ReadyInfo& router : routers_) {
+      SLUICE_RETURN_IF_ERROR(WaitHttpReady(router.metrics, clock_, kStartTimeout));
+    }
+    return absl::OkStatus();
+  }
+
+  // Routers first, so that streams end before the workers they need.
+  void Stop() {
+    for (auto* group : {&routers_, &workers_, &manager_}) {
+      std::vector<pid_t> pids;
+      for (const ReadyInfo& info : *group) pids.push_back(info.pid);
+      StopProcesses(pids, clock_, kStopGrace);
+      group->clear();
+    }
+    std::vector<pid_t> rest;  // started, but never ready
+    for (const ChildProcess& child : children_) rest.push_back(child.pid);
+    StopProcesses(rest, clock_, kStopGrace);
+    children_.clear();
+  }
+  void Release() {
+    routers_.clear();
+    workers_.clear();
+    manager_.clear();
+    children_.clear();
+  }
+
+  boost::json::object Endpoints() const {
+    namespace json = boost::json;
+    json::array routers, router_pids, prefill, prefill_pids, decode, decode_pids, router_metrics;
+    for (const ReadyInfo& info : routers_) {
+      routers.push_back({{"http", info.http}, {"grpc", absl::StrCat("grpc://", info.grpc)}});
+      router_pids.push_back(info.pid);
+      router_metrics.push_back(json::value(info.metrics));
+    }
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      const bool is_prefill = i < flags_.prefill;
+      (is_prefill ? prefill : decode).push_back(json::value(workers_[i].metrics));
+      (is_prefill ? prefill_pids : decode_pids).push_back(workers_[i].pid);
+    }
+    return {{"http", routers_[0].http},
+            {"grpc", absl::StrCat("grpc://", routers_[0].grpc)},
+            {"routers", std::move(routers)},
+            {"metrics",
+             {{"router", std::move(router_metrics)},
+              {"cache_manager", manager_[0].metrics},
+              {"prefill", std::move(prefill)},
+              {"decode", std::move(decode)}}},
+            {"pids",
+             {{"router", std::move(router_pids)},
+              {"cache_manager", manager_[0].pid},
+              {"prefill", std::move(prefill_pids)},
+              {"decode", std::move(decode_pids)}}}};
+  }
+  const std::string& folder() const { return folder_; }
+
+ private:
+  struct Plan {
+    std::string name;
+    std::string binary;
+    std::vector<std::string> settings;
+  };
+
+  absl::Status MakeFolder() {
+    std::error_code error;
+    std::string name = (std::filesystem::temp_directory_path(error) / "sluice-up-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) return absl::PermissionDeniedError(absl::StrCat("cannot create ", name));
+    folder_ = name;
+    // All routers of a cluster must derive the same cache domains.
+    SecureRandom random;
+    return WriteFile(absl::StrCat(folder_, "/cache-secret"), random.NextId128().ToHex() + random.NextId128().ToHex());
+  }
+
+  std::vector<Plan> WorkerPlans() const {
+    std::vector<Plan> plans;
+    for (uint32_t i = 0; i < flags_.prefill + flags_.decode; ++i) {
+      const bool prefill = i < flags_.prefill;
+      Plan plan{absl::StrCat(prefill ? "prefill-" : "decode-", prefill ? i : i - flags_.prefill),
+                prefill ? "sluice-prefill" : "sluice-decode",
+                {absl::StrCat("cache_manager=", manager_[0].grpc), absl::StrCat("model.path=", flags_.model),
+                 absl::StrCat("engine.kv_format=", flags_.kv), absl::StrCat("engine.kv_pool_mib=", flags_.kv_pool_mib),
+                 absl::StrCat("transport.backends=[", flags_.transport, "]")}};
+      if (flags_.transport == "ucx-tcp") plan.settings.push_back("transport.trusted_network=true");
+      if (flags_.threads > 0) plan.settings.push_back(absl::StrCat("engine.threads=", flags_.threads));
+      if (!prefill && flags_.split != "always") plan.settings.push_back("role=both");
+      plans.push_back(std::move(plan));
+    }
+    return plans;
+  }
+
+  std::vector<Plan> RouterPlans() const {
+    std::vector<Plan> plans;
+    for (uint32_t i = 0; i < flags_.routers; ++i) {
+      Plan plan{absl::StrCat("router-", i), "sluice-router",
+                {absl::StrCat("cache_manager=", manager_[0].grpc), absl::StrCat("split=", flags_.split), "no_auth=true",
+                 absl::StrCat("cache_secret_file=", folder_, "/cache-secret")}};
+      if (flags_.demo || i > 0) {
+        for (const char* listen : {"service.listen", "http_listen", "service.metrics_listen", "service.admin_listen"}) {
+          plan.settings.push_back(absl::StrCat(listen, "=127.0.0.1:0"));
+        }
+      }
+      plans.push_back(std::move(plan));
+    }
+    return plans;
+  }
+
+  absl::Status StartGroup(const std::vector<Plan>& plans, std::vector<ReadyInfo>* ready) {
+    std::vector<ChildProcess> group;
+    for (const Plan& plan : plans) {
+      std::vector<std::string> arguments;
+      for (const std::string& setting : plan.settings) {
+        arguments.push_back("--set");
+        arguments.push_back(setting);
+      }
+      SLUICE_ASSIGN_OR_RETURN(ChildProcess child, StartChild(folder_, plan.name, plan.binary, arguments, !flags_.detach));
+      children_.push_back(child);
+      group.push_back(std::move(child));
+    }
+    SLUICE_ASSIGN_OR_RETURN(*ready, WaitReady(group, folder_, clock_, kStartTimeout));
+    for (size_t i = 0; i < group.size(); ++i) (*ready)[i].pid = group[i].pid;
+    return absl::OkStatus();
+  }
+
+  const UpFlags& flags_;
+  const Clock& clock_;
+  std::string folder_;
+  std::vector<ChildProcess> children_;
+  std::vector<ReadyInfo> manager_;
+  std::vector<ReadyInfo> workers_;
+  std::vector<ReadyInfo> routers_;
+};
+
+void PrintHints(const boost::json::object& endpoints, const std::string& folder) {
+  const std::string http = endpoints.at("http").as_string().c_str();
+  std::fprintf(stderr,
+               "ready; logs in %s\n"
+               "  curl %s/v1/chat/completions -H 'content-type: application/json' \\\n"
+               "       -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"stream\":true}'\n"
+               "  %s/sluice chat --url %s \"Hello\"\n",
+               folder.c_str(), http.c_str(), BinaryFolder().c_str(), endpoints.at("grpc").as_string().c_str());
+}
+
+absl::Status Up(const UpFlags& flags) {
+  if (flags.prefill + flags.decode == 0 || flags.decode == 0) return absl::InvalidArgumentError("--decode must be at least 1");
+  if (flags.routers == 0) return absl::InvalidArgumentError("--routers must be at least 1");
+  if (flags.prefill == 0 && flags.split == "always") {
+    return absl::InvalidArgumentError("--split always needs at least one prefill worker");
+  }
+  // Blocked before any thread or child exists; children unblock them again.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+
+  SystemClock clock;
+  Cluster cluster(flags, clock);
+  SLUICE_RETURN_IF_ERROR(cluster.Start());
+  const boost::json::object endpoints = cluster.Endpoints();
+  if (!flags.endpoints.empty()) SLUICE_RETURN_IF_ERROR(WriteFile(flags.endpoints, boost::json::serialize(endpoints)));
+  PrintLine(boost::json::serialize(endpoints));
+  PrintHints(endpoints, cluster.folder());
+  if (flags.detach) {
+    cluster.Release();
+    return absl::OkStatus();
+  }
+  std::fprintf(stderr, "  Ctrl-C drains and stops\n");
+  int received = 0;
+  sigwait(&signals, &received);
+  cluster.Stop();
+  std::error_code error;
+  std::filesystem::remove_all(cluster.folder(), error);
+  return absl::OkStatus();
+}
+
+void AddPids(const boost::json::value& value, std::vector<pid_t>* pids) {
+  if (value.is_int64()) pids->push_back(static_cast<pid_t>(value.get_int64()));
+  if (value.is_array()) {
+    for (const boost::json::value& entry : value.get_array()) AddPids(entry, pids);
+  }
+}
+
+absl::Status Down(const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  boost::system::error_code error;
+  const boost::json::value root = boost::json::parse(text, error);
+  if (error || !root.is_object() || !root.get_object().contains("pids") || !root.at("pids").is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is not an endpoints file of sluice up"));
+  }
+  SystemClock clock;
+  bool clean = true;
+  for (const char* role : {"router", "prefill", "decode", "cache_manager"}) {
+    std::vector<pid_t> pids;
+    if (const boost::json::value* value = root.at("pids").get_object().if_contains(role)) AddPids(*value, &pids);
+    clean = StopProcesses(pids, clock, kStopGrace) && clean;
+  }
+  return clean ? absl::OkStatus() : absl::DeadlineExceededError("a process did not stop in time and was killed");
+}
+
+}  // namespace
+
+void AddUpCommands(CLI::App& app, Command* run) {
+  auto flags = std::make_shared<UpFlags>();
+  CLI::App* up = app.add_subcommand("up", "Start a whole cluster on loopback and wait until it is ready");
+  up->add_flag("--demo", flags->demo, "Any free ports, no authentication, split always");
+  up->add_option("--model", flags->model, "Model folder, .gguf file or toy")->default_val("toy");
+  up->add_option("--prefill", flags->prefill, "Prefill workers")->capture_default_str();
+  up->add_option("--decode", flags->decode, "Decode workers")->capture_default_str();
+  up->add_option("--routers", flags->routers, "Routers")->capture_default_str();
+  auto* split = up->add_option("--split", flags->split, "Where prompts are computed")
+                    ->check(CLI::IsMember({"auto", "always", "never"}))
+                    ->capture_default_str();
+  up->add_option("--kv", flags->kv, "KV format: f32, bf16, gqa_fp8")->capture_default_str();
+  up->add_option("--transport", flags->transport, "How pages travel")
+      ->check(CLI::IsMember({"ucx-shm", "ucx-tcp"}))
+      ->capture_default_str();
+  up->add_option("--threads", flags->threads, "Compute threads of each worker; 0: every usable core")->capture_default_str();
+  up->add_option("--kv-pool-mib", flags->kv_pool_mib, "Page pool of each worker in MiB")->capture_default_str();
+  up->add_flag("--detach", flags->detach, "Leave the cluster running; stop it with sluice down");
+  up->add_option("--endpoints", flags->endpoints, "File that gets addresses and pids as JSON");
+  up->callback([flags, run, split] {
+    if (flags->demo && split->count() == 0) flags->split = "always";
+    *run = [flags] { return Up(*flags); };
+  });
+
+  auto endpoints = std::make_shared<std::string>();
+  CLI::App* down = app.add_subcommand("down", "Drain and stop a cluster that sluice up --detach started");
+  down->add_option("--endpoints", *endpoints, "The file that sluice up wrote")->required();
+  down->callback([endpoints, run] { *run = [endpoints] { return Down(*endpoints); }; });
+}
+
+}  // namespace sluice::cli
