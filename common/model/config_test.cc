@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "formats/mapped_file.h"
 
 namespace sluice::model {
 namespace {
@@ -113,6 +114,42 @@ TEST(HfConfig, ErrorsNameTheKeyAndTheValue) {
   EXPECT_THAT(ErrorOf(R"("hidden_act": "silu")", R"("rope_scaling": {"type": "llama3"})"),
               HasSubstr("'factor' is missing"));
   EXPECT_THAT(ErrorOf(R"("hidden_act": "silu")", R"("rope_scaling": [])"), HasSubstr("array"));
+}
+
+// A small GGUF file, one string of it replaced by another of the same length.
+absl::StatusOr<ModelConfig> FromGguf(absl::string_view from = "", absl::string_view to = "") {
+  const std::string path =
+      absl::StrCat(SLUICE_TEST_DATA, "/fuzz/corpus/model_config_fuzz/llama.gguf");
+  const auto text = formats::ReadTextFile(path, 1 << 20);
+  const std::string bytes = absl::StrReplaceAll(*text, {{from, to}});
+  EXPECT_TRUE(from.empty() || bytes != *text) << from;
+  const auto file = formats::GgufFile::Parse(
+      {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, "x.gguf");
+  if (!file.ok()) return file.status();
+  return ConfigFromGguf(*file, "x");
+}
+
+TEST(GgufConfig, ReadsMetadataAndRopeDivisors) {
+  const auto config = FromGguf();
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, Family::kLlama);
+  EXPECT_EQ(config->hidden, 16);
+  EXPECT_EQ(config->head_dim, 16);
+  EXPECT_EQ(config->vocabulary, 4);
+  EXPECT_TRUE(config->tied_embeddings);
+  EXPECT_THAT(config->eos_tokens, ElementsAre(1));
+  EXPECT_EQ(config->rope.divisors, std::vector<float>(8, 1.0f));
+}
+
+TEST(GgufConfig, ErrorsNameTheFileAndTheKey) {
+  const auto error = [](absl::string_view from, absl::string_view to) {
+    return std::string(FromGguf(from, to).status().message());
+  };
+  EXPECT_THAT(error("architecture", "architecturf"), HasSubstr("'general.architecture'"));
+  EXPECT_THAT(error("block_count", "block_counu"), HasSubstr("'llama.block_count'"));
+  EXPECT_THAT(error("token_embd.weight", "token_embx.weight"), HasSubstr("token_embd.weight"));
+  EXPECT_THAT(error("feed_forward_length", "rope.dimension_cout"),
+              HasSubstr("feed_forward_length"));
 }
 
 TEST(Rope, PlainFrequenciesFallGeometrically) {

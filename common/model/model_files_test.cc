@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -150,6 +151,21 @@ TEST_F(BrokenModel, UnknownTypesAndBiasesAreRefused) {
           "model.layers.0.mlp.gate_pro.x.bias ");
   Replace("model.safetensors", ".x.bias ", "j.x.bias");
   EXPECT_THAT(OpenError(), HasSubstr("biases are not built"));
+}
+
+TEST_F(BrokenModel, TruncatedFilesAreRefused) {
+  const std::string path = folder_ + "/model.safetensors";
+  const std::string gguf = folder_ + "/copy.gguf";
+  std::filesystem::copy(Golden("gguf/tiny-llama.gguf"), gguf);
+  // From the last byte down to nothing, in steps that end inside data, header and counts.
+  for (const std::string& name : {path, gguf}) {
+    uintmax_t size = std::filesystem::file_size(name);
+    for (uintmax_t step = 1; size > 0; step *= 2) {
+      size -= std::min(step, size);
+      std::filesystem::resize_file(name, size);
+      EXPECT_FALSE(ModelFiles::Open(name == gguf ? gguf : folder_).ok()) << name << " " << size;
+    }
+  }
 }
 
 TEST_F(BrokenModel, MissingConfigSaysWhichFile) {
