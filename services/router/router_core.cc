@@ -14,12 +14,13 @@
 namespace sluice::router {
 
 RouterCore::RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, RandomSource& random, RouterMetrics& metrics,
-                       const ClientFactory& make_client)
+                       rpc::ServiceState& state, const ClientFactory& make_client)
     : options_(std::move(options)),
       loop_(loop),
       text_loop_(text_loop),
       random_(random),
       metrics_(metrics),
+      state_(state),
       directory_(loop.clock(), options_.breaker),
       budget_(options_.retry),
       queue_(loop.clock(), options_.queue),
@@ -57,7 +58,7 @@ void RouterCore::OnView(const v1::WorkerView& view, bool fresh) {
   }
   std::vector<WorkerId> lost;
   if (!directory_.ApplyView(view.version(), std::move(updates), &lost)) return;
-  ready_.store(any_ready && !draining_);
+  state_.SetReady(any_ready);
   const auto calls = calls_;  // a flow that ends changes the set
   for (const WorkerId& worker : lost) {
     SLUICE_LOG(kWarning) << "worker is gone" << Field("worker", worker);
@@ -119,7 +120,14 @@ std::function<void()> RouterCore::Generate(v1::GenerateRequest request, rpc::Cal
   call->caller = std::move(caller);
   call->sink = std::move(sink);
   call->arrived = loop_.clock().Now();
-  in_flight_.fetch_add(1);
+  auto in_flight = state_.Admit();
+  if (!in_flight) {
+    loop_.Post([this, call] {
+      Reject(call, rpc::MakeError(v1::DRAINING, "this router is shutting down; use another one"));
+    });
+    return [] {};
+  }
+  call->in_flight = *std::move(in_flight);
   const bool posted = text_loop_.Post([this, call, request = std::move(request)]() mutable {
     absl::StatusOr<PreparedRequest> prepared = absl::UnknownError("");
     const auto model = FindModel(request.model());
@@ -141,7 +149,6 @@ std::function<void()> RouterCore::Generate(v1::GenerateRequest request, rpc::Cal
 void RouterCore::OnPrepared(const std::shared_ptr<Call>& call, absl::StatusOr<PreparedRequest> prepared) {
   if (call->over) return;
   if (!prepared.ok()) return Reject(call, prepared.status());
-  if (draining_) return Reject(call, rpc::MakeError(v1::DRAINING, "this router is shutting down; use another one"));
   call->prepared = *std::move(prepared);
   if (const absl::Status status = Enqueue(call); !status.ok()) Reject(call, status);
 }
@@ -202,8 +209,8 @@ void RouterCore::Reject(const std::shared_ptr<Call>& call, const absl::Status& s
   metrics_.RequestRejected(call->caller.tenant, v1::ErrorReason_Name(rpc::DetailOf(status).reason()));
   call->sink->OnEnd(rpc::WithContext(status, "router", call->prepared ? call->prepared->flow.context.request.value() : ""));
   call->sink.reset();
+  call->in_flight = {};
   calls_.erase(call);
-  NoteIdle();
 }
 
 void RouterCore::CancelCall(const std::shared_ptr<Call>& call) {
@@ -224,10 +231,10 @@ void RouterCore::Finish(const std::shared_ptr<Call>& call, const GenerationRepor
   if (report.status.ok()) RememberSession(*call->generation, report);
   if (call->ticket) queue_.Finished(*std::exchange(call->ticket, std::nullopt));
   metrics_.RequestQueued(queue_.waiting(), queue_.running());
+  call->in_flight = {};
   calls_.erase(call);
   // The generation is still on the stack above; it goes when its own reference does.
   loop_.Post([call] { call->generation.reset(); });
-  NoteIdle();
 }
 
 void RouterCore::RememberSession(const Generation& generation, const GenerationReport& report) {
@@ -285,16 +292,6 @@ v1::LookupRequest RouterCore::LookupFor(const cluster::FlowSpec& spec) const {
   return request;
 }
 
-void RouterCore::Drain(std::function<void()> idle) {
-  loop_.Post([this, idle = std::move(idle)]() mutable {
-    draining_ = true;
-    ready_.store(false);
-    idle_ = std::move(idle);
-    in_flight_.store(calls_.size());
-    if (calls_.empty() && idle_) std::exchange(idle_, nullptr)();
-  });
-}
-
 void RouterCore::CancelAll() {
   loop_.Post([this] {
     const auto calls = calls_;
@@ -307,11 +304,6 @@ void RouterCore::CancelAll() {
       }
     }
   });
-}
-
-void RouterCore::NoteIdle() {
-  in_flight_.store(calls_.size());
-  if (draining_ && calls_.empty() && idle_) std::exchange(idle_, nullptr)();
 }
 
 v1::ListModelsResponse RouterCore::ListModels() {

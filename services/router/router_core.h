@@ -15,6 +15,7 @@
 #include "cluster/placement.h"
 #include "cluster/request_flow.h"
 #include "rpc/inference_backend.h"
+#include "rpc/service_state.h"
 #include "services/router/cluster_link.h"
 #include "services/router/generation.h"
 #include "services/router/router_metrics.h"
@@ -36,13 +37,13 @@ struct RouterOptions {
   bool no_auth = false;
 };
 
-// Thread-safe front; the state belongs to `loop`. Text work runs on `text_loop`. Both loops must be stopped before the core is
+// Thread-safe front; what it keeps belongs to `loop`. Text work runs on `text_loop`. Both loops must be stopped before the core is
 // destroyed.
 class RouterCore final : public rpc::InferenceBackend {
  public:
   using ClientFactory = std::function<std::unique_ptr<cluster::WorkerClient>(cluster::Directory&)>;
   RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, RandomSource& random, RouterMetrics& metrics,
-             const ClientFactory& make_client);
+             rpc::ServiceState& state, const ClientFactory& make_client);
   ~RouterCore() override;
 
   // Before the first request. Null: run without a cache-manager.
@@ -52,11 +53,8 @@ class RouterCore final : public rpc::InferenceBackend {
   // On the loop.
   void OnView(const v1::WorkerView& view, bool fresh);
 
-  // Refuses new requests from now on. `idle` runs on the loop once nothing is left, or at once.
-  void Drain(std::function<void()> idle);
-  // Ends what is left with UNAVAILABLE.
+  // Ends what is left with UNAVAILABLE, when a drain has taken too long.
   void CancelAll();
-  size_t in_flight() const { return in_flight_.load(); }
 
   absl::StatusOr<TenantId> Authenticate(absl::string_view api_key) override;
   std::function<void()> Generate(v1::GenerateRequest request, rpc::Caller caller,
@@ -64,7 +62,7 @@ class RouterCore final : public rpc::InferenceBackend {
   v1::ListModelsResponse ListModels() override;
   absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request) override;
   absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request) override;
-  bool Ready() const override { return ready_.load(); }
+  bool Ready() const override { return state_.ready(); }
 
  private:
   // One request from its arrival to its end. Only touched on the loop after Generate returned.
@@ -75,6 +73,7 @@ class RouterCore final : public rpc::InferenceBackend {
     std::shared_ptr<Generation> generation;
     std::optional<cluster::FairQueue::Ticket> ticket;
     TimerId queue_timer = kNoTimer;
+    rpc::InFlight in_flight;
     absl::Time arrived;
     bool over = false;
   };
@@ -96,13 +95,13 @@ class RouterCore final : public rpc::InferenceBackend {
   void LoadModel(const std::string& name, const std::string& path);
   absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>>> FindModel(absl::string_view name);
   void RememberSession(const Generation& generation, const GenerationReport& report);
-  void NoteIdle();
 
   const RouterOptions options_;
   Loop& loop_;
   Loop& text_loop_;
   RandomSource& random_;
   RouterMetrics& metrics_;
+  rpc::ServiceState& state_;
   cluster::Directory directory_;
   cluster::RetryBudget budget_;
   cluster::FairQueue queue_;
@@ -115,11 +114,7 @@ class RouterCore final : public rpc::InferenceBackend {
     WorkerId decode;
   };
   absl::flat_hash_map<std::string, Session> sessions_;
-  std::function<void()> idle_;
-  bool draining_ = false;
 
-  std::atomic<size_t> in_flight_{0};
-  std::atomic<bool> ready_{false};
   Mutex models_mutex_;
   absl::flat_hash_map<std::string, Served> models_ SLUICE_GUARDED_BY(models_mutex_);
 };

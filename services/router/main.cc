@@ -1,0 +1,144 @@
+// sluice-router: configuration to a running router.
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "config/yaml.h"
+#include "http/openai_server.h"
+#include "services/process/flags.h"
+#include "services/process/service_process.h"
+#include "services/router/cluster_link.h"
+#include "services/router/grpc_worker_client.h"
+#include "services/router/inference_service.h"
+#include "services/router/router_core.h"
+#include "services/router/telemetry_metrics.h"
+
+namespace sluice::router {
+namespace {
+
+// Tasks that may wait for the loop: every token of every stream passes through it.
+constexpr size_t kLoopQueueMax = size_t{1} << 20;
+constexpr size_t kTextQueueMax = 4096;
+
+absl::StatusOr<std::string> ReadSecret(const std::string& path) {
+  if (path.empty()) {
+    SecureRandom random;
+    return random.NextId128().ToBytes() + random.NextId128().ToBytes();
+  }
+  std::ifstream file(path);
+  std::string secret;
+  if (!file || !std::getline(file, secret) || secret.size() < 16) {
+    return absl::InvalidArgumentError(absl::StrCat("cache_secret_file: ", path, " must hold at least 16 characters"));
+  }
+  return secret;
+}
+
+absl::Status ReadApiKeys(const std::string& path, RouterOptions* options) {
+  if (path.empty()) return absl::OkStatus();
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError(absl::StrCat("api_keys_file: cannot read ", path));
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const std::vector<std::string> words = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    if (words.empty() || words[0][0] == '#') continue;
+    if (words.size() != 2) {
+      return absl::InvalidArgumentError(absl::StrCat("api_keys_file: ", path, ":", number, ": write 'key tenant'"));
+    }
+    options->api_keys[words[0]] = TenantId(words[1]);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RouterOptions> OptionsOf(const v1::RouterConfig& config) {
+  RouterOptions options;
+  options.placement.split = config.split() == "always"  ? cluster::SplitMode::kAlways
+                            : config.split() == "never" ? cluster::SplitMode::kNever
+                                                        : cluster::SplitMode::kAuto;
+  options.placement.local_tokens_max = config.local_tokens_max();
+  options.retry.attempts_max = config.attempts_max();
+  options.retry.migrations_max = config.migrations_max();
+  options.retry.queue_wait_max = absl::Seconds(config.queue_wait_s());
+  options.queue.waiting_max = config.queue_max();
+  options.default_deadline = absl::Seconds(config.default_deadline_s());
+  options.lookup_timeout = absl::Milliseconds(config.lookup_ms());
+  options.no_auth = config.no_auth();
+  SLUICE_ASSIGN_OR_RETURN(options.cache_secret, ReadSecret(config.cache_secret_file()));
+  SLUICE_RETURN_IF_ERROR(ReadApiKeys(config.api_keys_file(), &options));
+  if (!options.no_auth && options.api_keys.empty()) {
+    return absl::InvalidArgumentError("nobody could call this router: set api_keys_file, or no_auth=true on loopback");
+  }
+  return options;
+}
+
+absl::Status Run(const v1::RouterConfig& config) {
+  SLUICE_ASSIGN_OR_RETURN(RouterOptions options, OptionsOf(config));
+  services::ServiceProcess process({"router", config.service(), config::ToYaml(config), true});
+  SLUICE_ASSIGN_OR_RETURN(const auto loop, ThreadLoop::Start("router", process.clock(), kLoopQueueMax));
+  SLUICE_ASSIGN_OR_RETURN(const auto text_loop, ThreadLoop::Start("text", process.clock(), kTextQueueMax));
+  SecureRandom random;
+  const auto metrics = MakeTelemetryMetrics(process.metrics());
+  RouterCore core(std::move(options), *loop, *text_loop, random, *metrics, process.state(),
+                  [&](cluster::Directory& d) {
+                    return MakeGrpcWorkerClient(*loop, d,
+                                                [&d](const WorkerId& worker, Incarnation incarnation,
+                                                     const cluster::LoadReport& load) {
+                                                  d.ReportLoad(worker, incarnation, load);
+                                                });
+                  });
+  if (!config.tokenizer().empty()) {
+    SLUICE_ASSIGN_OR_RETURN(auto model, services::LoadTextModel(config.tokenizer()));
+    core.AddModel(std::move(model));
+  }
+  InferenceService inference(core, process.clock());
+  SLUICE_RETURN_IF_ERROR(process.Serve({{v1::Inference::service_full_name(), &inference}}));
+  http::OpenAiOptions http_options;
+  http_options.listen = config.http_listen();
+  http_options.insecure_listen_anywhere = config.service().insecure_listen_anywhere();
+  http_options.body_bytes_max = size_t{config.body_kib_max()} << 10;
+  SLUICE_ASSIGN_OR_RETURN(const auto http, http::OpenAiServer::Start(http_options, core, process.clock()));
+  SLUICE_RETURN_IF_ERROR(process.HandleSignals());
+  if (!config.cache_manager().empty()) {
+    core.SetLink(ConnectToManager(config.cache_manager(), *loop,
+                                  [&core](const v1::WorkerView& view, bool fresh) { core.OnView(view, fresh); }));
+  }
+  SLUICE_LOG(kInfo) << "router up" << Field("grpc", process.grpc_address()) << Field("http", http->address())
+                    << Field("metrics", process.metrics_address()) << Field("split", config.split());
+  SLUICE_RETURN_IF_ERROR(process.SetUp({{"http", absl::StrCat("http://", http->address())}}));
+
+  if (!process.WaitForDrain()) core.CancelAll();
+  http->Shutdown(absl::Milliseconds(200));
+  process.Stop();
+  text_loop->Stop();
+  loop->Stop();
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  rpc::BlockTerminationSignals();
+  services::Flags flags;
+  if (auto code = services::ParseFlags(argc, argv, "Sluice router: faces the clients",
+                                       {{"--http-listen", "http_listen", "host:port of the OpenAI-compatible server"},
+                                        {"--cache-manager", "cache_manager", "host:port of the cache-manager"},
+                                        {"--split", "split", "auto, always or never"}},
+                                       &flags)) {
+    return *code;
+  }
+  const auto config = config::LoadRouterConfig(flags.sources);
+  if (!config.ok()) return services::ReportStartFailure(config.status());
+  if (auto code = services::AnswerConfigFlags(flags, config::ToYaml(*config))) return *code;
+  LogLevel level = LogLevel::kInfo;
+  ParseLogLevel(config->service().log_level(), &level);
+  InitLogging(config->service().name(), level, config->service().log_json());
+  const absl::Status status = Run(*config);
+  return status.ok() ? services::kExitOk : services::ReportStartFailure(status);
+}
+
+}  // namespace
+}  // namespace sluice::router
+
+int main(int argc, char** argv) { return sluice::router::Main(argc, argv); }
