@@ -1,6 +1,5 @@
 #include "transport/loopback_state.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "transport/private_memory.h"
 
 namespace sluice::transport {
 namespace {
@@ -39,24 +39,13 @@ bool Unseal(uint64_t seal, absl::string_view bytes, absl::Span<uint64_t> words) 
 
 }  // namespace
 
-struct LoopbackState::Memory {
-  uint8_t* data;
-  size_t bytes;
-  Memory(uint8_t* d, size_t b) : data(d), bytes(b) {}
-  Memory(Memory&& other) noexcept : data(std::exchange(other.data, nullptr)), bytes(other.bytes) {}
-  Memory& operator=(Memory&&) = delete;
-  ~Memory() {
-    if (data != nullptr) munmap(data, bytes);
-  }
-};
-
 struct LoopbackState::Node {
   int event_fd;
   bool dead = false;
   bool paused = false;
   size_t endpoints = 0;  // known to the node and not yet reported as down
   size_t fetches = 0;    // started and not yet reported
-  std::vector<Memory> regions;
+  std::vector<PrivateMemory> regions;
   std::deque<LoopbackInbound> inbox;
 };
 
@@ -111,20 +100,14 @@ std::string LoopbackState::AddressOf(NodeId node) const { return Seal(seal_, {no
 absl::StatusOr<Region> LoopbackState::AllocateRegion(NodeId id, size_t bytes) {
   Node* node = FindNode(id);
   if (node == nullptr) return absl::UnavailableError("this loopback node has crashed");
-  if (bytes == 0) return absl::InvalidArgumentError("a region of 0 bytes");
   if (node->regions.size() >= limits_.regions_max) {
     return absl::ResourceExhaustedError(
         absl::StrCat("all ", limits_.regions_max, " regions are in use"));
   }
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot map ", bytes, " bytes: ", strerror(errno)));
-  }
-  madvise(memory, bytes, MADV_HUGEPAGE);  // an optimisation only
-  node->regions.emplace_back(static_cast<uint8_t*>(memory), bytes);
+  SLUICE_ASSIGN_OR_RETURN(PrivateMemory memory, PrivateMemory::Map(bytes));
+  node->regions.push_back(std::move(memory));
   Region region;
-  region.memory = absl::MakeSpan(static_cast<uint8_t*>(memory), bytes);
+  region.memory = node->regions.back().bytes();
   region.remote_key = Seal(seal_, {id.value(), node->regions.size() - 1, bytes});
   return region;
 }
@@ -250,8 +233,7 @@ absl::StatusOr<absl::Span<const uint8_t>> LoopbackState::CheckKey(NodeId holder,
   if (it == nodes_.end() || words[1] >= it->second->regions.size()) {
     return absl::Span<const uint8_t>(static_cast<const uint8_t*>(nullptr), words[2]);
   }
-  const Memory& region = it->second->regions[words[1]];
-  return absl::Span<const uint8_t>(region.data, region.bytes);
+  return it->second->regions[words[1]].bytes();
 }
 
 absl::StatusOr<FetchId> LoopbackState::StartFetch(NodeId id, EndpointId from,

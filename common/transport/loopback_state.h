@@ -128,7 +128,6 @@ class LoopbackState {
   void Crash(NodeId node, absl::Time now);
 
  private:
-  struct Memory;
   struct Node;
   using Side = loopback_internal::Side;
   using Connection = loopback_internal::Connection;

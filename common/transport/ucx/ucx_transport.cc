@@ -1,0 +1,485 @@
+#include "transport/ucx/ucx_transport.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "transport/ucx/ucx_endpoint.h"
+#include "transport/ucx/ucx_wire.h"
+#include "transport/ucx/ucx_worker.h"
+
+namespace sluice::transport {
+namespace {
+
+// Progress calls of one Poll, so that a flood of messages leaves the loop its turn.
+constexpr int kProgressMax = 64;
+// UCX ends a connection in steps that need Poll but signal no descriptor. This many are given at
+// once; after them the keepalive timer goes on, so that a stuck ending cannot spin.
+constexpr size_t kClosingPolls = 1000;
+
+Id128 RandomId() {
+  SecureRandom random;
+  return random.NextId128();
+}
+
+const char* NameOf(UcxOptions::Kind kind) {
+  switch (kind) {
+    case UcxOptions::Kind::kShm:
+      return "ucx-shm";
+    case UcxOptions::Kind::kTcp:
+      return "ucx-tcp";
+    case UcxOptions::Kind::kRdma:
+      return "ucx-rdma";
+  }
+  return "ucx";
+}
+
+UcxSettings SettingsOf(const UcxOptions& options) {
+  UcxSettings settings;
+  settings.net_devices = options.net_devices;
+  settings.keepalive = options.keepalive;
+  settings.remote_memory = options.kind != UcxOptions::Kind::kTcp;
+  switch (options.kind) {
+    case UcxOptions::Kind::kShm:
+      settings.transports = "posix";
+      settings.shared_memory = true;
+      break;
+    case UcxOptions::Kind::kTcp:
+      settings.transports = "tcp";
+      break;
+    case UcxOptions::Kind::kRdma:
+      settings.transports = "rc,ud";
+      break;
+  }
+  return settings;
+}
+
+absl::Status NotConnected(EndpointId id) {
+  return absl::NotFoundError(absl::StrCat("endpoint ", id.value(), " is not connected"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(const UcxOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<UcxWorker> worker,
+                          UcxWorker::Create(SettingsOf(options)));
+  std::unique_ptr<UcxTransport> transport(new UcxTransport(options, std::move(worker)));
+  SLUICE_RETURN_IF_ERROR(transport->Init());
+  return transport;
+}
+
+UcxTransport::UcxTransport(const UcxOptions& options, std::unique_ptr<UcxWorker> worker)
+    : options_(options), worker_(std::move(worker)), id_(RandomId()) {
+  capabilities_.name = NameOf(options.kind);
+  capabilities_.true_get = options.kind != UcxOptions::Kind::kTcp;
+  capabilities_.message_bytes_max = options.limits.message_bytes_max;
+}
+
+absl::Status UcxTransport::Init() {
+  const std::string address = LocalAddress();
+  UcxPrefix longest;
+  longest.address = address;
+  const size_t prefix_bytes = longest.Encode().size();
+  if (address.size() > kAddressBytesMax || prefix_bytes > worker_->header_bytes_max()) {
+    return absl::UnavailableError(
+        absl::StrCat("the UCX address has ", address.size(), " bytes, a message header takes ",
+                     worker_->header_bytes_max(), "; name fewer devices"));
+  }
+  ucp_am_handler_param_t param{};
+  param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                     UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  param.id = kMessageId;
+  param.flags = UCP_AM_FLAG_WHOLE_MSG;
+  param.cb = Callbacks::OnArrival;
+  param.arg = this;
+  return UcxError("ucp_worker_set_am_recv_handler",
+                  ucp_worker_set_am_recv_handler(worker_->handle(), &param));
+}
+
+UcxTransport::~UcxTransport() {
+  for (auto& [id, endpoint] : endpoints_) {
+    if (!endpoint->closing)
+      BeginClose(*endpoint, absl::CancelledError("the transport is being destroyed"));
+  }
+  // Bounded: what UCX has not finished by then is abandoned with the worker.
+  for (size_t i = 0; i < kClosingPolls && closing_ > 0; ++i) {
+    ucp_worker_progress(worker_->handle());
+    FinishClosed();
+  }
+  if (closing_ > 0)
+    SLUICE_LOG(kWarning) << "ucx: connections did not end" << Field("connections", closing_);
+  reports_.clear();
+  arrivals_.clear();
+  for (auto& [id, endpoint] : endpoints_) endpoint->regions.clear();
+  worker_.reset();  // before the records that its last callbacks use
+}
+
+std::string UcxTransport::LocalAddress() const {
+  return UcxAddress{capabilities_.name, id_, worker_->address()}.Encode();
+}
+
+absl::StatusOr<Region> UcxTransport::AllocateRegion(size_t bytes) {
+  if (bytes == 0) return absl::InvalidArgumentError("a region of 0 bytes");
+  if (regions_ >= options_.limits.regions_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all ", options_.limits.regions_max, " regions are in use"));
+  }
+  Region region;
+  if (!capabilities_.true_get) {
+    SLUICE_ASSIGN_OR_RETURN(PrivateMemory memory, PrivateMemory::Map(bytes));
+    region.memory = memory.bytes();
+    private_regions_.push_back(std::move(memory));
+    ++regions_;
+    return region;
+  }
+  SLUICE_ASSIGN_OR_RETURN(const UcxWorker::Memory memory, worker_->AllocateMemory(bytes));
+  ++regions_;
+  region.memory = memory.bytes;
+  region.remote_key =
+      UcxKey{id_, reinterpret_cast<uint64_t>(memory.bytes.data()), bytes, memory.rkey}.Encode();
+  if (region.remote_key.size() > kRemoteKeyBytesMax) {
+    return absl::InternalError(
+        absl::StrCat("a UCX memory key of ", region.remote_key.size(), " bytes"));
+  }
+  return region;
+}
+
+UcxEndpoint* UcxTransport::FindOpen(EndpointId id) {
+  const auto it = endpoints_.find(id);
+  return it == endpoints_.end() || it->second->closing || !it->second->reason.ok()
+             ? nullptr
+             : it->second.get();
+}
+
+absl::StatusOr<EndpointId> UcxTransport::Connect(absl::string_view bytes) {
+  SLUICE_ASSIGN_OR_RETURN(const UcxAddress address, UcxAddress::Decode(bytes));
+  if (address.backend != capabilities_.name) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an address of ", address.backend, " given to ", capabilities_.name));
+  }
+  if (address.transport == id_)
+    return absl::InvalidArgumentError("a transport does not connect to itself");
+  const auto existing = open_.find(address.transport);
+  if (existing != open_.end()) return existing->second->id;
+  SLUICE_ASSIGN_OR_RETURN(UcxEndpoint * endpoint,
+                          OpenEndpoint(address.transport, address.worker_address));
+  SendHello(*endpoint);
+  return endpoint->id;
+}
+
+absl::StatusOr<UcxEndpoint*> UcxTransport::OpenEndpoint(const Id128& peer,
+                                                        const std::string& worker_address) {
+  if (endpoints_.size() >= options_.limits.endpoints_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all ", options_.limits.endpoints_max, " endpoints are in use"));
+  }
+  auto endpoint = std::make_unique<UcxEndpoint>();
+  endpoint->transport = this;
+  endpoint->id = EndpointId(++last_endpoint_);
+  endpoint->epoch = last_endpoint_;
+  endpoint->peer = peer;
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(worker_address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = Callbacks::OnError;
+  params.err_handler.arg = endpoint.get();
+  const ucs_status_t status = ucp_ep_create(worker_->handle(), &params, &endpoint->ep);
+  if (status != UCS_OK)
+    return UcxError(absl::StrCat("cannot connect over ", capabilities_.name), status);
+  UcxEndpoint* raw = endpoint.get();
+  endpoints_[raw->id] = std::move(endpoint);
+  open_[peer] = raw;
+  return raw;
+}
+
+void UcxTransport::SendHello(UcxEndpoint& endpoint) {
+  UcxPrefix prefix;
+  prefix.kind = UcxPrefix::Kind::kHello;
+  SendMessage(endpoint, std::move(prefix), {});
+}
+
+absl::Status UcxTransport::Send(EndpointId to, absl::string_view header,
+                                absl::Span<const uint8_t> payload) {
+  UcxEndpoint* endpoint = FindOpen(to);
+  if (endpoint == nullptr) return NotConnected(to);
+  const Limits& limits = options_.limits;
+  const size_t bytes = header.size() + payload.size();
+  if (bytes > limits.message_bytes_max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of ", bytes, " bytes; the most is ", limits.message_bytes_max));
+  }
+  if (endpoint->queued_messages >= limits.send_queue_messages_max ||
+      (endpoint->queued_messages > 0 &&
+       endpoint->queued_bytes + bytes > limits.send_queue_bytes_max)) {
+    return absl::ResourceExhaustedError(absl::StrCat("endpoint ", to.value(), " has ",
+                                                     endpoint->queued_messages, " messages of ",
+                                                     endpoint->queued_bytes, " bytes queued"));
+  }
+  std::string data;
+  data.reserve(bytes);
+  data.append(header.data(), header.size());
+  data.append(reinterpret_cast<const char*>(payload.data()), payload.size());
+  UcxPrefix prefix;
+  prefix.kind = UcxPrefix::Kind::kData;
+  prefix.sequence = endpoint->send_sequence++;
+  prefix.header_bytes = static_cast<uint32_t>(header.size());
+  SendMessage(*endpoint, std::move(prefix), std::move(data));
+  return absl::OkStatus();
+}
+
+void UcxTransport::SendMessage(UcxEndpoint& endpoint, UcxPrefix prefix, std::string data) {
+  prefix.sender = id_;
+  prefix.epoch = endpoint.epoch;
+  prefix.to_epoch = endpoint.peer_epoch;
+  if (endpoint.peer_epoch == 0) prefix.address = LocalAddress();
+  auto operation = std::make_unique<UcxOperation>();
+  operation->kind = UcxOperation::Kind::kSend;
+  operation->endpoint = &endpoint;
+  operation->prefix = prefix.Encode();
+  operation->data = std::move(data);
+  ++endpoint.outstanding;
+  ++endpoint.queued_messages;
+  endpoint.queued_bytes += operation->data.size();
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = Callbacks::OnDone;
+  param.user_data = operation.get();
+  const ucs_status_ptr_t request =
+      ucp_am_send_nbx(endpoint.ep, kMessageId, operation->prefix.data(), operation->prefix.size(),
+                      operation->data.data(), operation->data.size(), &param);
+  if (UCS_PTR_IS_PTR(request)) {
+    static_cast<void>(operation.release());  // OnDone takes it back
+    return;
+  }
+  Complete(std::move(operation), UcxError("cannot send", UCS_PTR_STATUS(request)));
+}
+
+absl::StatusOr<UcxRemoteRegion*> UcxTransport::FindRegion(UcxEndpoint& endpoint,
+                                                          absl::string_view remote_key) {
+  const auto it = endpoint.regions.find(remote_key);
+  if (it != endpoint.regions.end()) return it->second.get();
+  SLUICE_ASSIGN_OR_RETURN(const UcxKey key, UcxKey::Decode(remote_key));
+  if (key.transport != endpoint.peer) {
+    return absl::InvalidArgumentError(absl::StrCat("the key belongs to transport ",
+                                                   key.transport.ToHex(), ", the endpoint to ",
+                                                   endpoint.peer.ToHex()));
+  }
+  if (endpoint.regions.size() >= options_.limits.regions_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("endpoint ", endpoint.id.value(), " uses ",
+                                                     endpoint.regions.size(), " regions already"));
+  }
+  auto region = std::make_unique<UcxRemoteRegion>();
+  region->base = key.base;
+  region->bytes = key.bytes;
+  const ucs_status_t status = ucp_ep_rkey_unpack(endpoint.ep, key.rkey.data(), &region->rkey);
+  if (status != UCS_OK) return UcxError("the peer's memory cannot be reached", status);
+  return (endpoint.regions[std::string(remote_key)] = std::move(region)).get();
+}
+
+absl::StatusOr<FetchId> UcxTransport::Fetch(EndpointId from, absl::string_view remote_key,
+                                            uint64_t offset, absl::Span<uint8_t> local) {
+  if (!capabilities_.true_get) {
+    return absl::UnimplementedError(
+        absl::StrCat(capabilities_.name, " cannot fetch; offers carry their bytes"));
+  }
+  UcxEndpoint* endpoint = FindOpen(from);
+  if (endpoint == nullptr) return NotConnected(from);
+  SLUICE_ASSIGN_OR_RETURN(UcxRemoteRegion * region, FindRegion(*endpoint, remote_key));
+  if (offset > region->bytes || local.size() > region->bytes - offset) {
+    return absl::OutOfRangeError(absl::StrCat("a fetch of ", local.size(), " bytes at ", offset,
+                                              " from a region of ", region->bytes, " bytes"));
+  }
+  if (fetches_ >= options_.limits.fetches_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all ", options_.limits.fetches_max, " fetches are outstanding"));
+  }
+  const FetchId fetch(++last_fetch_);
+  auto operation = std::make_unique<UcxOperation>();
+  operation->kind = UcxOperation::Kind::kFetch;
+  operation->endpoint = endpoint;
+  operation->fetch = fetch;
+  ++endpoint->outstanding;
+  ++fetches_;
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = Callbacks::OnDone;
+  param.user_data = operation.get();
+  const ucs_status_ptr_t request = local.empty()
+                                       ? nullptr
+                                       : ucp_get_nbx(endpoint->ep, local.data(), local.size(),
+                                                     region->base + offset, region->rkey, &param);
+  if (UCS_PTR_IS_PTR(request)) {
+    static_cast<void>(operation.release());  // OnDone takes it back
+  } else {
+    Complete(std::move(operation), UcxError("cannot fetch", UCS_PTR_STATUS(request)));
+  }
+  return fetch;
+}
+
+void UcxTransport::Callbacks::OnDone(void* request, ucs_status_t status, void* user_data) {
+  ucp_request_free(request);
+  std::unique_ptr<UcxOperation> operation(static_cast<UcxOperation*>(user_data));
+  UcxTransport* transport = operation->endpoint->transport;
+  transport->Complete(std::move(operation), UcxError("the operation failed", status));
+}
+
+void UcxTransport::Complete(std::unique_ptr<UcxOperation> operation, const absl::Status& status) {
+  UcxEndpoint& endpoint = *operation->endpoint;
+  --endpoint.outstanding;
+  switch (operation->kind) {
+    case UcxOperation::Kind::kSend:
+      --endpoint.queued_messages;
+      endpoint.queued_bytes -= operation->data.size();
+      break;
+    case UcxOperation::Kind::kFetch: {
+      Report report;
+      report.kind = Report::Kind::kFetchDone;
+      report.endpoint = endpoint.id;
+      report.fetch = operation->fetch;
+      report.status = status;
+      reports_.push_back(std::move(report));
+      return;  // one read may fail alone
+    }
+    case UcxOperation::Kind::kReceive: {
+      const auto slot = endpoint.slots.find(operation->sequence);
+      if (slot == endpoint.slots.end() || !status.ok()) break;
+      slot->second.arrival = std::move(operation->arrival);
+      DeliverInOrder(endpoint);
+      break;
+    }
+  }
+  // A message that is lost breaks the order of all that follow.
+  if (!status.ok()) Fail(endpoint, status);
+}
+
+void UcxTransport::Callbacks::OnError(void* argument, ucp_ep_h /*ep*/, ucs_status_t status) {
+  auto* endpoint = static_cast<UcxEndpoint*>(argument);
+  endpoint->failed = true;
+  endpoint->transport->Fail(*endpoint, UcxError("the peer is gone", status));
+}
+
+void UcxTransport::Callbacks::OnClosed(void* request, ucs_status_t /*status*/, void* endpoint) {
+  ucp_request_free(request);
+  static_cast<UcxEndpoint*>(endpoint)->closed = true;
+}
+
+void UcxTransport::Fail(UcxEndpoint& endpoint, const absl::Status& reason) {
+  if (endpoint.closing || !endpoint.reason.ok()) return;
+  endpoint.reason = reason;
+  failed_.push_back(endpoint.id);
+}
+
+void UcxTransport::CloseFailed() {
+  const std::vector<EndpointId> failed = std::exchange(failed_, {});
+  for (const EndpointId id : failed) {
+    const auto it = endpoints_.find(id);
+    if (it != endpoints_.end() && !it->second->closing) BeginClose(*it->second, it->second->reason);
+  }
+}
+
+void UcxTransport::Close(EndpointId id) {
+  const auto it = endpoints_.find(id);
+  if (it == endpoints_.end() || it->second->closing) return;
+  std::erase_if(reports_, [&](const Report& report) {
+    return report.kind == Report::Kind::kMessage && report.endpoint == id;
+  });
+  BeginClose(*it->second, absl::CancelledError("closed here"));
+}
+
+void UcxTransport::BeginClose(UcxEndpoint& endpoint, const absl::Status& reason) {
+  endpoint.closing = true;
+  if (!endpoint.failed) {
+    UcxPrefix prefix;
+    prefix.kind = UcxPrefix::Kind::kBye;
+    SendMessage(endpoint, std::move(prefix), {});
+  }
+  endpoint.reason = reason;
+  endpoint.slots.clear();
+  open_.erase(endpoint.peer);
+  ++closing_;
+  closing_polls_left_ = kClosingPolls;
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  // The peer may be dead: nothing waits for it. UCX ends the outstanding operations.
+  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  param.cb.send = Callbacks::OnClosed;
+  param.user_data = &endpoint;
+  if (!UCS_PTR_IS_PTR(ucp_ep_close_nbx(endpoint.ep, &param))) endpoint.closed = true;
+}
+
+void UcxTransport::FinishClosed() {
+  if (closing_ == 0) return;
+  for (auto it = endpoints_.begin(); it != endpoints_.end();) {
+    UcxEndpoint& endpoint = *it->second;
+    if (!endpoint.closed || endpoint.outstanding > 0) {
+      ++it;
+      continue;
+    }
+    Report report;
+    report.kind = Report::Kind::kPeerDown;
+    report.endpoint = endpoint.id;
+    report.status = endpoint.reason;
+    reports_.push_back(std::move(report));
+    --closing_;
+    it = endpoints_.erase(it);
+  }
+}
+
+bool UcxTransport::Poll(Events& events) {
+  int progress = 0;
+  while (progress < kProgressMax && ucp_worker_progress(worker_->handle()) != 0) ++progress;
+  HandleArrivals();
+  CloseFailed();
+  FinishClosed();
+  size_t left = reports_.size();
+  const bool any = progress > 0 || left > 0;
+  // One at a time: a callback may call the transport, which may withdraw what was queued.
+  for (; left > 0 && !reports_.empty(); --left) {
+    Report report = std::move(reports_.front());
+    reports_.pop_front();
+    Deliver(events, std::move(report));
+  }
+  return any;
+}
+
+void UcxTransport::Deliver(Events& events, Report report) {
+  switch (report.kind) {
+    case Report::Kind::kMessage: {
+      const UcxArrival& message = *report.message;
+      const auto* header = reinterpret_cast<const char*>(message.data());
+      events.OnMessage(report.endpoint, absl::string_view(header, report.header_bytes),
+                       absl::MakeConstSpan(message.data() + report.header_bytes,
+                                           message.bytes - report.header_bytes));
+      break;
+    }
+    case Report::Kind::kFetchDone:
+      --fetches_;
+      events.OnFetchDone(report.fetch, report.status);
+      break;
+    case Report::Kind::kPeerDown:
+      events.OnPeerDown(report.endpoint, report.status);
+      break;
+  }
+}
+
+int UcxTransport::EventFd() const { return worker_->event_fd(); }
+
+bool UcxTransport::PrepareSleep() {
+  if (!reports_.empty() || !arrivals_.empty() || !failed_.empty()) return false;
+  if (closing_ > 0 && closing_polls_left_ > 0) {
+    --closing_polls_left_;
+    return false;
+  }
+  // BUSY says that there are events to handle; any other failure cannot be waited away, so the
+  // keepalive timer serves.
+  return ucp_worker_arm(worker_->handle()) != UCS_ERR_BUSY;
+}
+
+}  // namespace sluice::transport
