@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/bounded_queue.h"
+#include "base/loop.h"
 
 namespace sluice::transport {
 namespace {
@@ -356,6 +358,79 @@ TEST(Loopback, RefusesForeignAddresses) {
     EXPECT_EQ(w.a->Connect(address).status().code(), absl::StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(w.a->Connect(w.a->LocalAddress()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// One end on a loop of its own: answers every message with the bytes it fetched from the sender.
+class LoopEnd final : public Events {
+ public:
+  LoopEnd(LoopbackNetwork& network, const Clock& clock, absl::string_view name)
+      : loop_(ThreadLoop::Start(name, clock, 64).value()),
+        transport_(network.CreateTransport().value()),
+        region_(transport_->AllocateRegion(1 << 16).value()) {
+    std::fill(region_.memory.begin(), region_.memory.end(), uint8_t{7});
+    OnLoop([this] {
+      EXPECT_TRUE(
+          loop_->WatchReadable(transport_->EventFd(), [this] { transport_->Poll(*this); }).ok());
+      loop_->SetBeforeSleep(
+          [this] { return !transport_->PrepareSleep() && transport_->Poll(*this); });
+    });
+  }
+  ~LoopEnd() override { loop_->Stop(); }
+
+  void OnLoop(ThreadLoop::Task task) { EXPECT_TRUE(loop_->Post(std::move(task))); }
+  std::string address() const { return transport_->LocalAddress(); }
+  const std::string& key() const { return region_.remote_key; }
+  // On the loop.
+  void Start(const std::string& peer, const std::string& peer_key, int rounds) {
+    peer_key_ = peer_key;
+    rounds_ = rounds;
+    FetchFrom(transport_->Connect(peer).value());
+  }
+  void ExpectKey(const std::string& peer_key) { peer_key_ = peer_key; }
+  BoundedQueue<int>& finished() { return finished_; }
+
+  void OnMessage(EndpointId from, absl::string_view /*header*/,
+                 absl::Span<const uint8_t> payload) override {
+    EXPECT_EQ(payload.size(), local_.size());
+    if (rounds_ > 0 && --rounds_ == 0) {
+      finished_.TryPush(1);
+    } else {
+      FetchFrom(from);
+    }
+  }
+  void OnFetchDone(FetchId /*fetch*/, const absl::Status& status) override {
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(std::count(local_.begin(), local_.end(), 7), static_cast<ptrdiff_t>(local_.size()));
+    EXPECT_TRUE(transport_->Send(peer_, "fetched", local_).ok());
+  }
+  void OnPeerDown(EndpointId /*endpoint*/, const absl::Status& /*reason*/) override {}
+
+ private:
+  void FetchFrom(EndpointId peer) {
+    peer_ = peer;
+    EXPECT_TRUE(transport_->Fetch(peer, peer_key_, 0, absl::MakeSpan(local_)).ok());
+  }
+
+  std::unique_ptr<ThreadLoop> loop_;
+  std::unique_ptr<LoopbackTransport> transport_;
+  const Region region_;
+  std::vector<uint8_t> local_ = std::vector<uint8_t>(1 << 16);
+  std::string peer_key_;
+  EndpointId peer_;
+  int rounds_ = 0;
+  BoundedQueue<int> finished_{1};
+};
+
+TEST(Loopback, SelfDrivenItServesThreads) {
+  SystemClock clock;
+  LoopbackNetwork::Options options;
+  options.self_driven = true;
+  LoopbackNetwork network(options, clock);
+  LoopEnd a(network, clock, "a"), b(network, clock, "b");
+  const std::string address = b.address();
+  b.OnLoop([&] { b.ExpectKey(a.key()); });
+  a.OnLoop([&] { a.Start(address, b.key(), 200); });
+  EXPECT_TRUE(a.finished().PopFor(absl::Seconds(60)).has_value());
 }
 
 }  // namespace

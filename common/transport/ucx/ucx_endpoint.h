@@ -66,6 +66,7 @@ struct UcxEndpoint {
   uint64_t epoch = 0;       // of this end
   uint64_t peer_epoch = 0;  // of the other end, 0 until it was heard
   size_t outstanding = 0;   // operations that UCX still holds
+  size_t fetches = 0;       // of these
   size_t queued_messages = 0;
   size_t queued_bytes = 0;
   uint64_t send_sequence = 0;
@@ -76,6 +77,7 @@ struct UcxEndpoint {
   bool failed = false;   // UCX said so; nothing can be sent any more
   bool closing = false;  // the owner or the peer ended it
   bool closed = false;   // UCX has let go of it
+  bool down = false;     // the owner was told
   absl::Status reason;
 };
 

@@ -36,6 +36,7 @@ ucs_status_t UcxTransport::Callbacks::OnArrival(void* self, const void* header, 
                         static_cast<const uint8_t*>(data) + bytes);
   }
   transport->arrivals_.push_back(std::move(arrival));
+  ++transport->activity_;
   return keep ? UCS_INPROGRESS : UCS_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "transport/ucx/ucx_endpoint.h"
+#include "transport/ucx/ucx_waker.h"
 #include "transport/ucx/ucx_wire.h"
 #include "transport/ucx/ucx_worker.h"
 
@@ -17,9 +18,17 @@ namespace {
 
 // Progress calls of one Poll, so that a flood of messages leaves the loop its turn.
 constexpr int kProgressMax = 64;
-// UCX ends a connection in steps that need Poll but signal no descriptor. This many are given at
-// once; after them the keepalive timer goes on, so that a stuck ending cannot spin.
-constexpr size_t kClosingPolls = 1000;
+// Polls in vain before the loop may sleep although something is unfinished that no descriptor
+// announces: the steps in which UCX ends a connection, and room in the queue of a peer in shared
+// memory.
+constexpr size_t kLooksAwake = 64;
+// Sleeps between later looks grow from the first to the second or, while messages wait, to the
+// third.
+constexpr absl::Duration kLookFirst = absl::Microseconds(50);
+constexpr absl::Duration kLookRarely = absl::Seconds(1);
+constexpr absl::Duration kLookForRoom = absl::Milliseconds(2);
+// Progress calls that the destructor gives to the endings.
+constexpr int kLastProgress = 1000;
 
 Id128 RandomId() {
   SecureRandom random;
@@ -47,6 +56,8 @@ UcxSettings SettingsOf(const UcxOptions& options) {
     case UcxOptions::Kind::kShm:
       settings.transports = "posix";
       settings.shared_memory = true;
+      // Gets end within the call, and UCX refuses to sleep at all while a peer's queue is full.
+      settings.wake_on_completion = false;
       break;
     case UcxOptions::Kind::kTcp:
       settings.transports = "tcp";
@@ -80,6 +91,7 @@ UcxTransport::UcxTransport(const UcxOptions& options, std::unique_ptr<UcxWorker>
 }
 
 absl::Status UcxTransport::Init() {
+  SLUICE_ASSIGN_OR_RETURN(waker_, UcxWaker::Create(worker_->event_fd()));
   const std::string address = LocalAddress();
   UcxPrefix longest;
   longest.address = address;
@@ -106,12 +118,12 @@ UcxTransport::~UcxTransport() {
       BeginClose(*endpoint, absl::CancelledError("the transport is being destroyed"));
   }
   // Bounded: what UCX has not finished by then is abandoned with the worker.
-  for (size_t i = 0; i < kClosingPolls && closing_ > 0; ++i) {
+  for (int i = 0; i < kLastProgress && closing_ > 0; ++i) {
     ucp_worker_progress(worker_->handle());
     FinishClosed();
   }
   if (closing_ > 0)
-    SLUICE_LOG(kWarning) << "ucx: connections did not end" << Field("connections", closing_);
+    SLUICE_LOG(kInfo) << "ucx: connections did not end" << Field("connections", closing_);
   reports_.clear();
   arrivals_.clear();
   for (auto& [id, endpoint] : endpoints_) endpoint->regions.clear();
@@ -244,6 +256,7 @@ void UcxTransport::SendMessage(UcxEndpoint& endpoint, UcxPrefix prefix, std::str
   operation->prefix = prefix.Encode();
   operation->data = std::move(data);
   ++endpoint.outstanding;
+  if (!endpoint.closing) ++queued_messages_;
   ++endpoint.queued_messages;
   endpoint.queued_bytes += operation->data.size();
   ucp_request_param_t param{};
@@ -305,6 +318,7 @@ absl::StatusOr<FetchId> UcxTransport::Fetch(EndpointId from, absl::string_view r
   operation->endpoint = endpoint;
   operation->fetch = fetch;
   ++endpoint->outstanding;
+  ++endpoint->fetches;
   ++fetches_;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
@@ -331,13 +345,16 @@ void UcxTransport::Callbacks::OnDone(void* request, ucs_status_t status, void* u
 
 void UcxTransport::Complete(std::unique_ptr<UcxOperation> operation, const absl::Status& status) {
   UcxEndpoint& endpoint = *operation->endpoint;
+  ++activity_;
   --endpoint.outstanding;
   switch (operation->kind) {
     case UcxOperation::Kind::kSend:
+      if (!endpoint.closing) --queued_messages_;
       --endpoint.queued_messages;
       endpoint.queued_bytes -= operation->data.size();
       break;
     case UcxOperation::Kind::kFetch: {
+      --endpoint.fetches;
       Report report;
       report.kind = Report::Kind::kFetchDone;
       report.endpoint = endpoint.id;
@@ -366,7 +383,9 @@ void UcxTransport::Callbacks::OnError(void* argument, ucp_ep_h /*ep*/, ucs_statu
 
 void UcxTransport::Callbacks::OnClosed(void* request, ucs_status_t /*status*/, void* endpoint) {
   ucp_request_free(request);
-  static_cast<UcxEndpoint*>(endpoint)->closed = true;
+  auto* ended = static_cast<UcxEndpoint*>(endpoint);
+  ended->closed = true;
+  ++ended->transport->activity_;
 }
 
 void UcxTransport::Fail(UcxEndpoint& endpoint, const absl::Status& reason) {
@@ -393,6 +412,7 @@ void UcxTransport::Close(EndpointId id) {
 }
 
 void UcxTransport::BeginClose(UcxEndpoint& endpoint, const absl::Status& reason) {
+  queued_messages_ -= endpoint.queued_messages;
   endpoint.closing = true;
   if (!endpoint.failed) {
     UcxPrefix prefix;
@@ -403,7 +423,7 @@ void UcxTransport::BeginClose(UcxEndpoint& endpoint, const absl::Status& reason)
   endpoint.slots.clear();
   open_.erase(endpoint.peer);
   ++closing_;
-  closing_polls_left_ = kClosingPolls;
+  idle_looks_ = 0;
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
@@ -414,32 +434,39 @@ void UcxTransport::BeginClose(UcxEndpoint& endpoint, const absl::Status& reason)
   if (!UCS_PTR_IS_PTR(ucp_ep_close_nbx(endpoint.ep, &param))) endpoint.closed = true;
 }
 
+// A dead peer's full queue can hold sends for good (UCX 1.13, shared memory): they keep their
+// buffers, but nobody waits for them. Only fetches touch memory of the owner.
 void UcxTransport::FinishClosed() {
   if (closing_ == 0) return;
   for (auto it = endpoints_.begin(); it != endpoints_.end();) {
     UcxEndpoint& endpoint = *it->second;
-    if (!endpoint.closed || endpoint.outstanding > 0) {
-      ++it;
-      continue;
+    if (endpoint.closing && !endpoint.down && endpoint.fetches == 0) {
+      endpoint.down = true;
+      Report report;
+      report.kind = Report::Kind::kPeerDown;
+      report.endpoint = endpoint.id;
+      report.status = endpoint.reason;
+      reports_.push_back(std::move(report));
     }
-    Report report;
-    report.kind = Report::Kind::kPeerDown;
-    report.endpoint = endpoint.id;
-    report.status = endpoint.reason;
-    reports_.push_back(std::move(report));
-    --closing_;
-    it = endpoints_.erase(it);
+    if (endpoint.closed && endpoint.down && endpoint.outstanding == 0) {
+      --closing_;
+      it = endpoints_.erase(it);
+    } else {
+      ++it;
+    }
   }
 }
 
 bool UcxTransport::Poll(Events& events) {
-  int progress = 0;
-  while (progress < kProgressMax && ucp_worker_progress(worker_->handle()) != 0) ++progress;
+  const uint64_t activity = activity_;
+  for (int i = 0; i < kProgressMax && ucp_worker_progress(worker_->handle()) != 0; ++i) {
+  }
+  idle_looks_ = activity_ == activity ? idle_looks_ + 1 : 0;
   HandleArrivals();
   CloseFailed();
   FinishClosed();
   size_t left = reports_.size();
-  const bool any = progress > 0 || left > 0;
+  const bool any = left > 0;
   // One at a time: a callback may call the transport, which may withdraw what was queued.
   for (; left > 0 && !reports_.empty(); --left) {
     Report report = std::move(reports_.front());
@@ -469,17 +496,19 @@ void UcxTransport::Deliver(Events& events, Report report) {
   }
 }
 
-int UcxTransport::EventFd() const { return worker_->event_fd(); }
+int UcxTransport::EventFd() const { return waker_->fd(); }
 
 bool UcxTransport::PrepareSleep() {
   if (!reports_.empty() || !arrivals_.empty() || !failed_.empty()) return false;
-  if (closing_ > 0 && closing_polls_left_ > 0) {
-    --closing_polls_left_;
-    return false;
-  }
-  // BUSY says that there are events to handle; any other failure cannot be waited away, so the
-  // keepalive timer serves.
-  return ucp_worker_arm(worker_->handle()) != UCS_ERR_BUSY;
+  waker_->Clear();
+  const bool busy = ucp_worker_arm(worker_->handle()) == UCS_ERR_BUSY;
+  const bool wait_for_room = options_.kind == UcxOptions::Kind::kShm && queued_messages_ > 0;
+  if (!busy && !wait_for_room && closing_ == 0) return true;
+  if (idle_looks_ < kLooksAwake) return false;
+  const int doublings = static_cast<int>(std::min<size_t>(idle_looks_ - kLooksAwake, 20));
+  const absl::Duration most = wait_for_room ? kLookForRoom : kLookRarely;
+  waker_->WakeAfter(std::min(kLookFirst * (1 << doublings), most));
+  return true;
 }
 
 }  // namespace sluice::transport

@@ -31,6 +31,7 @@ struct UcxOptions {
   Limits limits;
 };
 
+class UcxWaker;
 class UcxWorker;
 struct UcxArrival;
 struct UcxEndpoint;
@@ -105,6 +106,7 @@ class UcxTransport final : public Transport {
 
   const UcxOptions options_;
   std::unique_ptr<UcxWorker> worker_;
+  std::unique_ptr<UcxWaker> waker_;
   const Id128 id_;
   Capabilities capabilities_;
   absl::btree_map<EndpointId, std::unique_ptr<UcxEndpoint>> endpoints_;
@@ -114,9 +116,11 @@ class UcxTransport final : public Transport {
   std::deque<Report> reports_;
   std::vector<PrivateMemory> private_regions_;  // without a true get
   size_t regions_ = 0;
-  size_t fetches_ = 0;  // started and not yet reported
-  size_t closing_ = 0;
-  size_t closing_polls_left_ = 0;
+  size_t fetches_ = 0;          // started and not yet reported
+  size_t queued_messages_ = 0;  // of open endpoints
+  size_t closing_ = 0;          // endpoints that UCX has not let go of
+  uint64_t activity_ = 0;       // callbacks of UCX, to see whether polling helps
+  size_t idle_looks_ = 0;       // since the last one
   uint64_t last_endpoint_ = 0;
   uint64_t last_fetch_ = 0;
   uint64_t dropped_messages_ = 0;

@@ -78,7 +78,7 @@ absl::Status UcxWorker::Init(const UcxSettings& settings) {
   static std::once_flag once;
   std::call_once(once, [] { ucs_log_push_handler(LogUcx); });
   SLUICE_RETURN_IF_ERROR(InitContext(settings));
-  return InitWorker();
+  return InitWorker(settings);
 }
 
 absl::Status UcxWorker::InitContext(const UcxSettings& settings) {
@@ -103,9 +103,11 @@ absl::Status UcxWorker::InitContext(const UcxSettings& settings) {
                         status);
 }
 
-absl::Status UcxWorker::InitWorker() {
+absl::Status UcxWorker::InitWorker(const UcxSettings& settings) {
   ucp_worker_params_t params{};
-  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_EVENTS;
+  params.events = UCP_WAKEUP_RX;
+  if (settings.wake_on_completion) params.events |= UCP_WAKEUP_TX | UCP_WAKEUP_RMA;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // made on one thread, used on another
   ucs_status_t status = ucp_worker_create(context_, &params, &worker_);
   if (status != UCS_OK) return UcxError("ucp_worker_create", status);

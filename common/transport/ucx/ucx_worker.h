@@ -23,6 +23,8 @@ struct UcxSettings {
   std::string net_devices;  // UCX_NET_DEVICES: UCX listens on every interface unless told
   bool remote_memory = false;
   bool shared_memory = false;
+  // The event descriptor tells of finished sends and gets, not only of what arrives.
+  bool wake_on_completion = true;
   // How often UCX looks whether a silent peer lives.
   absl::Duration keepalive = absl::Seconds(1);
 };
@@ -56,7 +58,7 @@ class UcxWorker {
   UcxWorker() = default;
   absl::Status Init(const UcxSettings& settings);
   absl::Status InitContext(const UcxSettings& settings);
-  absl::Status InitWorker();
+  absl::Status InitWorker(const UcxSettings& settings);
 
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
