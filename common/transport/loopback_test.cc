@@ -371,8 +371,11 @@ class LoopEnd final : public Events {
     OnLoop([this] {
       EXPECT_TRUE(
           loop_->WatchReadable(transport_->EventFd(), [this] { transport_->Poll(*this); }).ok());
-      loop_->SetBeforeSleep(
-          [this] { return !transport_->PrepareSleep() && transport_->Poll(*this); });
+      loop_->SetBeforeSleep([this] {
+        if (transport_->PrepareSleep()) return false;
+        transport_->Poll(*this);
+        return true;
+      });
     });
   }
   ~LoopEnd() override { loop_->Stop(); }

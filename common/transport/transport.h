@@ -106,8 +106,11 @@ class Transport {
   // A descriptor that is readable when Poll may have work, or -1 (the simulation calls Poll by
   // itself).
   virtual int EventFd() const = 0;
-  // Arms EventFd. Returns false if there is work already and the loop must Poll instead of
-  // sleeping.
+  // Arms EventFd. Returns false if the loop must Poll again instead of sleeping, whatever Poll then
+  // returns. With a ThreadLoop:
+  //   loop.WatchReadable(t.EventFd(), [&] { t.Poll(events); });
+  //   loop.SetBeforeSleep([&] { if (t.PrepareSleep()) return false; t.Poll(events); return true;
+  //   });
   virtual bool PrepareSleep() = 0;
 };
 
