@@ -66,6 +66,7 @@ class HttpServerTest : public testing::Test {
 
   SystemClock clock_;
   BoundedQueue<Held> held_{64};
+  BoundedQueue<int> gone_{4};
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -215,16 +216,15 @@ TEST_F(HttpServerTest, HeadHasNoBody) {
 
 TEST_F(HttpServerTest, NoticesThatTheClientLeftWhileNothingFlows) {
   Start();
-  BoundedQueue<int> gone(4);
   auto client = std::make_unique<HttpTestClient>(server_->address());
   client->Request("GET", "/wait");
   const Held held = NextHeld();
-  held.responder->OnGone([&gone] { gone.TryPush(1); });
-  EXPECT_FALSE(gone.TryPop().has_value());
+  held.responder->OnGone([this] { gone_.TryPush(1); });
+  EXPECT_FALSE(gone_.TryPop().has_value());
   client.reset();
-  EXPECT_TRUE(gone.PopFor(kLong).has_value());
-  held.responder->OnGone([&gone] { gone.TryPush(2); });  // at once
-  EXPECT_EQ(gone.TryPop(), 2);
+  EXPECT_TRUE(gone_.PopFor(kLong).has_value());
+  held.responder->OnGone([this] { gone_.TryPush(2); });  // at once
+  EXPECT_EQ(gone_.TryPop(), 2);
   EXPECT_FALSE(held.responder->BeginStream({}));
   held.responder->Reply({});
   EXPECT_EQ(server_->stats().gone, 1u);
@@ -232,30 +232,28 @@ TEST_F(HttpServerTest, NoticesThatTheClientLeftWhileNothingFlows) {
 
 TEST_F(HttpServerTest, SlowReaderIsCutOff) {
   Start({.stream_bytes_max = 10000});
-  BoundedQueue<int> gone(4);
   HttpTestClient client = Connect(4096);
   client.Request("GET", "/stream");
   const Held held = NextHeld();
-  held.responder->OnGone([&gone] { gone.TryPush(1); });
+  held.responder->OnGone([this] { gone_.TryPush(1); });
   EXPECT_TRUE(held.responder->BeginStream({}));
   const std::string piece(1000, 'x');
   size_t pieces = 0;
   while (held.responder->Write(piece)) ++pieces;
   EXPECT_LT(pieces, 4000u);  // what the kernel holds is bounded too
-  EXPECT_TRUE(gone.PopFor(kLong).has_value());
+  EXPECT_TRUE(gone_.PopFor(kLong).has_value());
   EXPECT_EQ(server_->stats().streams_overflowed, 1u);
   EXPECT_FALSE(absl::EndsWith(client.ReadAll(), "0\r\n\r\n"));
 }
 
 TEST_F(HttpServerTest, ReaderThatStopsIsCutOff) {
   Start({.stream_bytes_max = 64 << 20, .write_timeout = absl::Milliseconds(20)});
-  BoundedQueue<int> gone(4);
   HttpTestClient client = Connect(4096);
   client.Request("GET", "/stream");
   const Held held = NextHeld();
-  held.responder->OnGone([&gone] { gone.TryPush(1); });
+  held.responder->OnGone([this] { gone_.TryPush(1); });
   EXPECT_TRUE(held.responder->BeginStream({.body = std::string(32 << 20, 'x')}));
-  EXPECT_TRUE(gone.PopFor(kLong).has_value());
+  EXPECT_TRUE(gone_.PopFor(kLong).has_value());
 }
 
 TEST_F(HttpServerTest, ForgottenAnswersAreErrors) {
@@ -307,13 +305,12 @@ TEST_F(HttpServerTest, ShutdownLetsAnswersEnd) {
 
 TEST_F(HttpServerTest, ShutdownCutsWhatDoesNotEnd) {
   Start();
-  BoundedQueue<int> gone(4);
   HttpTestClient client = Connect();
   client.Request("GET", "/stream");
   const Held held = NextHeld();
-  held.responder->OnGone([&gone] { gone.TryPush(1); });
+  held.responder->OnGone([this] { gone_.TryPush(1); });
   server_->Shutdown(absl::Milliseconds(5));
-  EXPECT_TRUE(gone.TryPop().has_value());
+  EXPECT_TRUE(gone_.TryPop().has_value());
   EXPECT_EQ(client.ReadAll(), "");
   server_.reset();
   EXPECT_FALSE(held.responder->BeginStream({}));  // outlives the server
