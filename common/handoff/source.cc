@@ -186,6 +186,10 @@ void HandoffSource::OnRenew(transport::EndpointId from, const v1::Renew& renew) 
   ack->set_sequence(renew.sequence());
   // A lost answer costs nothing: the taker asks again.
   deps_.transport.Send(from, message.SerializeAsString(), {}).IgnoreError();
+  // Half a lease after the commit the taker should not be waiting any more: it may have missed it.
+  if (!transfer->commit_sent || received < transfer->committed_at + absl::Milliseconds(renew.lease_ms()) / 2) return;
+  const absl::Status sent = SendCommit(*transfer);
+  if (!sent.ok() && !absl::IsResourceExhausted(sent)) End(lease, sent, /*release=*/false);
 }
 
 // Without Guard::kMatchLease any release from a peer ends whatever it is being served.
