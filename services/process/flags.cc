@@ -1,0 +1,76 @@
+#include "services/process/flags.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+
+namespace sluice::services {
+namespace {
+
+// As YAML text, whatever is in it.
+std::string Quoted(const std::string& value) {
+  return absl::StrCat("'", absl::StrReplaceAll(value, {{"'", "''"}}), "'");
+}
+
+}  // namespace
+
+std::optional<int> ParseFlags(int argc, char** argv, const std::string& description, const std::vector<FlagAlias>& aliases,
+                              Flags* flags) {
+  std::vector<FlagAlias> all = {
+      {"--listen", "service.listen", "host:port of the gRPC services; port 0 takes any"},
+      {"--metrics-listen", "service.metrics_listen", "host:port of /metrics, /live, /ready and /health"},
+      {"--admin-listen", "service.admin_listen", "host:port of the admin service"},
+      {"--log-level", "service.log_level", "debug, info, warning or error"},
+  };
+  all.insert(all.end(), aliases.begin(), aliases.end());
+  CLI::App app(description);
+  std::vector<std::string> overrides;
+  std::vector<std::string> values(all.size());
+  app.add_option("--config", flags->sources.file, "YAML file; its settings are those of config.proto");
+  app.add_option("--set", overrides, "path=value, for example engine.threads=2; wins over the file; may be repeated")
+      ->allow_extra_args(false);
+  app.add_flag("--check-config", flags->check_config, "check the configuration and exit");
+  app.add_flag("--print-config", flags->print_config, "print the configuration with all defaults and exit");
+  for (size_t i = 0; i < all.size(); ++i) {
+    app.add_option(all[i].flag, values[i], absl::StrCat(all[i].help, " (", all[i].path, ")"));
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!values[i].empty()) flags->sources.overrides.push_back(absl::StrCat(all[i].path, "=", Quoted(values[i])));
+  }
+  flags->sources.overrides.insert(flags->sources.overrides.end(), overrides.begin(), overrides.end());
+  return std::nullopt;
+}
+
+std::optional<int> AnswerConfigFlags(const Flags& flags, const std::string& yaml) {
+  if (flags.print_config) {
+    fwrite(yaml.data(), 1, yaml.size(), stdout);
+  } else if (flags.check_config) {
+    fputs("configuration ok\n", stderr);
+  } else {
+    return std::nullopt;
+  }
+  return kExitOk;
+}
+
+int ReportStartFailure(const absl::Status& status) {
+  fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kPermissionDenied: return kExitUsage;
+    default: return kExitFailed;
+  }
+}
+
+}  // namespace sluice::services

@@ -1,0 +1,147 @@
+#include "services/process/service_process.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "grpcpp/impl/codegen/service_type.h"
+#include "rpc/admin_service.h"
+#include "sluice/v1/admin.grpc.pb.h"
+
+namespace sluice::services {
+namespace {
+
+// After the drain, for what did not finish.
+constexpr absl::Duration kCancelGrace = absl::Milliseconds(200);
+
+std::string JsonString(absl::string_view text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) < 0x20) {
+      absl::StrAppend(&out, "\\u00", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+}  // namespace
+
+const char* Version() { return SLUICE_VERSION; }
+
+ServiceProcess::ServiceProcess(ProcessIdentity identity)
+    : identity_(std::move(identity)), live_([] { return absl::OkStatus(); }) {
+  RegisterMetrics();
+}
+
+ServiceProcess::~ServiceProcess() { Stop(); }
+
+FaultInjector* ServiceProcess::faults() {
+#ifdef SLUICE_FAULTS_ENABLED
+  return &faults_;
+#else
+  return nullptr;
+#endif
+}
+
+void ServiceProcess::RegisterMetrics() {
+  telemetry::RegisterProcessMetrics(metrics_, identity_.service, identity_.config.name(), Version());
+  metrics_.OnCollect([this, ready = metrics_.gauge(telemetry::kReady), in_flight = metrics_.gauge(telemetry::kInFlight)] {
+    ready.Set(state_.ready() ? 1 : 0);
+    in_flight.Set(state_.in_flight());
+  });
+}
+
+absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& services) {
+  const v1::ServiceConfig& config = identity_.config;
+  const bool anywhere = config.insecure_listen_anywhere();
+  SLUICE_ASSIGN_OR_RETURN(
+      grpc_, rpc::Server::Start({config.listen(), anywhere, identity_.public_facing}, services));
+  admin_service_ = rpc::MakeAdminService({&state_, faults(), [this](v1::GetStatusReply* reply) {
+                                            reply->set_service(identity_.service);
+                                            reply->set_name(identity_.config.name());
+                                            reply->set_version(Version());
+                                            reply->set_config(identity_.config_yaml);
+                                            if (status_source_) status_source_(reply);
+                                          }});
+  SLUICE_ASSIGN_OR_RETURN(admin_, rpc::Server::Start({config.admin_listen(), anywhere},
+                                                     {{v1::Admin::service_full_name(), admin_service_.get()}}));
+  admin_->SetReady(true);
+  state_.OnReadyChanged([this](bool ready) { grpc_->SetReady(ready); });
+  http::MetricsSources sources;
+  sources.metrics = [this] { return metrics_.Serialize(); };
+  sources.live = [this] {
+    const absl::Status live = live_();
+    grpc_->SetLive(live.ok());
+    return live;
+  };
+  sources.ready = [this]() -> absl::Status {
+    if (state_.ready()) return absl::OkStatus();
+    return absl::UnavailableError(state_.draining() ? "draining" : "starting");
+  };
+  SLUICE_ASSIGN_OR_RETURN(metrics_server_,
+                          http::MetricsServer::Start({config.metrics_listen(), anywhere}, std::move(sources)));
+  return absl::OkStatus();
+}
+
+std::string ServiceProcess::advertised_address() const {
+  return identity_.config.advertise().empty() ? grpc_->address() : identity_.config.advertise();
+}
+
+absl::Status ServiceProcess::HandleSignals() {
+  SLUICE_ASSIGN_OR_RETURN(signals_, rpc::SignalWatcher::Start([this] { state_.BeginDrain(); }));
+  return absl::OkStatus();
+}
+
+absl::Status ServiceProcess::SetUp(const std::map<std::string, std::string>& more) {
+  state_.SetReady(true);
+  return WriteReadyFile(more);
+}
+
+absl::Status ServiceProcess::WriteReadyFile(const std::map<std::string, std::string>& more) const {
+  const std::string& path = identity_.config.ready_file();
+  if (path.empty()) return absl::OkStatus();
+  std::map<std::string, std::string> fields = more;
+  fields["service"] = identity_.service;
+  fields["name"] = identity_.config.name();
+  fields["grpc"] = grpc_->address();
+  fields["metrics"] = absl::StrCat("http://", metrics_server_->address());
+  fields["admin"] = admin_->address();
+  std::string json = absl::StrCat("{\"pid\":", getpid());
+  for (const auto& [key, value] : fields) absl::StrAppend(&json, ",", JsonString(key), ":", JsonString(value));
+  json += "}\n";
+  // Whoever waits for the file must never see half of it.
+  const std::string partial = absl::StrCat(path, ".", getpid());
+  std::ofstream out(partial, std::ios::trunc);
+  out << json;
+  out.close();
+  if (!out || rename(partial.c_str(), path.c_str()) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("service.ready_file: cannot write ", path));
+  }
+  return absl::OkStatus();
+}
+
+bool ServiceProcess::WaitForDrain() {
+  state_.WaitForDrain();
+  SLUICE_LOG(kInfo) << "draining" << Field("in_flight", state_.in_flight());
+  const bool idle = state_.WaitIdle(absl::Seconds(identity_.config.drain_s()));
+  if (!idle) SLUICE_LOG(kWarning) << "drain time is over; ending what still runs" << Field("in_flight", state_.in_flight());
+  return idle;
+}
+
+void ServiceProcess::Stop() {
+  state_.BeginDrain();
+  if (grpc_) grpc_->Shutdown(kCancelGrace);
+  metrics_server_.reset();
+  if (admin_) admin_->Shutdown(absl::ZeroDuration());
+}
+
+}  // namespace sluice::services

@@ -1,0 +1,93 @@
+// What every service process has: metrics, readiness, fault points, servers, drain. A service builds its parts on it, then
+// serves and waits.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "base/fault.h"
+#include "http/metrics_server.h"
+#include "rpc/server.h"
+#include "rpc/service_state.h"
+#include "rpc/signals.h"
+#include "sluice/v1/admin.pb.h"
+#include "sluice/v1/config.pb.h"
+#include "telemetry/metrics.h"
+
+namespace sluice::services {
+
+// What a service tells about itself.
+struct ProcessIdentity {
+  std::string service;      // "router", "prefill", "decode", "cache-manager"
+  v1::ServiceConfig config;
+  std::string config_yaml;  // for the admin service
+  bool public_facing = false;
+};
+
+// Thread-safe after Serve. Parts that services own and hand over references of must outlive it or be gone after Stop().
+class ServiceProcess {
+ public:
+  explicit ServiceProcess(ProcessIdentity identity);
+  ~ServiceProcess();
+
+  const std::string& name() const { return identity_.config.name(); }
+  // "decode/decode-0": the source of errors.
+  std::string source() const { return identity_.service + "/" + identity_.config.name(); }
+  const Clock& clock() const { return clock_; }
+  telemetry::Registry& metrics() { return metrics_; }
+  rpc::ServiceState& state() { return state_; }
+  // Null in builds without fault points.
+  FaultInjector* faults();
+
+  // Asked by probes; OK unless set. Before Serve.
+  void SetLiveCheck(std::function<absl::Status()> live) { live_ = std::move(live); }
+  // Names of missing dependencies, and the age of the engine's heartbeat. Before Serve.
+  void SetStatusSource(absl::AnyInvocable<void(v1::GetStatusReply*)> source) { status_source_ = std::move(source); }
+
+  // Starts the gRPC, admin and metrics servers. Not ready yet. Errors as rpc::CheckListen.
+  absl::Status Serve(const std::vector<rpc::ServedService>& services);
+  const std::string& grpc_address() const { return grpc_->address(); }
+  const std::string& metrics_address() const { return metrics_server_->address(); }
+  const std::string& admin_address() const { return admin_->address(); }
+  // The configured address that others use, or the bound one.
+  std::string advertised_address() const;
+
+  // SIGTERM and SIGINT begin the drain from now on. rpc::BlockTerminationSignals must have been called first.
+  absl::Status HandleSignals();
+  // Ready from now on: writes the ready file with "grpc", "metrics", "admin", "pid", "name", "service" and `more`.
+  absl::Status SetUp(const std::map<std::string, std::string>& more);
+
+  // Waits for the drain to begin and then until nothing is in flight, at most service.drain_s. Returns whether all requests
+  // were finished.
+  bool WaitForDrain();
+  // Stops the servers; calls that still run are cancelled and waited for. Idempotent.
+  void Stop();
+
+ private:
+  void RegisterMetrics();
+  absl::Status WriteReadyFile(const std::map<std::string, std::string>& more) const;
+
+  const ProcessIdentity identity_;
+  const SystemClock clock_;
+  telemetry::Registry metrics_;
+  rpc::ServiceState state_;
+  FaultInjector faults_;
+  std::function<absl::Status()> live_;
+  absl::AnyInvocable<void(v1::GetStatusReply*)> status_source_;
+  std::unique_ptr<grpc::Service> admin_service_;
+  std::unique_ptr<rpc::Server> grpc_;
+  std::unique_ptr<rpc::Server> admin_;
+  std::unique_ptr<http::MetricsServer> metrics_server_;
+  std::unique_ptr<rpc::SignalWatcher> signals_;
+};
+
+// The version of this build.
+const char* Version();
+
+}  // namespace sluice::services
