@@ -78,7 +78,7 @@ inline constexpr MetricDef kWeightBytesRead = {
 inline constexpr MetricDef kPromptTokens = {
     "sluice_worker_prompt_tokens_total",
     MetricType::kCounter,
-    "Prompt tokens of finished calls by where their KV came from: computed, cached or transferred.",
+    "Prompt tokens of finished calls by where their KV came from: computed or cached.",
     {"source"}};
 inline constexpr MetricDef kOutputTokens = {"sluice_worker_output_tokens_total",
                                             MetricType::kCounter, "Tokens sampled here."};

@@ -75,7 +75,10 @@ absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& servic
   SLUICE_ASSIGN_OR_RETURN(admin_, rpc::Server::Start({config.admin_listen(), anywhere},
                                                      {{v1::Admin::service_full_name(), admin_service_.get()}}));
   admin_->SetReady(true);
-  state_.OnReadyChanged([this](bool ready) { grpc_->SetReady(ready); });
+  state_.OnReadyChanged([this](bool ready) {
+    grpc_->SetReady(ready);
+    if (ready_changed_) ready_changed_();
+  });
   http::MetricsSources sources;
   sources.metrics = [this] { return metrics_.Serialize(); };
   sources.live = [this] {

@@ -50,6 +50,9 @@ class ServiceProcess {
   // Names of missing dependencies, and the age of the engine's heartbeat. Before Serve.
   void SetStatusSource(absl::AnyInvocable<void(v1::GetStatusReply*)> source) { status_source_ = std::move(source); }
 
+  // Called after every change of readiness. Before SetUp.
+  void OnReadyChanged(std::function<void()> changed) { ready_changed_ = std::move(changed); }
+
   // Starts the gRPC, admin and metrics servers. Not ready yet. Errors as rpc::CheckListen.
   absl::Status Serve(const std::vector<rpc::ServedService>& services);
   const std::string& grpc_address() const { return grpc_->address(); }
@@ -79,6 +82,7 @@ class ServiceProcess {
   rpc::ServiceState state_;
   FaultInjector faults_;
   std::function<absl::Status()> live_;
+  std::function<void()> ready_changed_;
   absl::AnyInvocable<void(v1::GetStatusReply*)> status_source_;
   std::unique_ptr<grpc::Service> admin_service_;
   std::unique_ptr<rpc::Server> grpc_;

@@ -1,0 +1,48 @@
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/status_macros.h"
+#include "config/config.h"
+#include "config/yaml.h"
+#include "services/cache_manager/cache_manager_service.h"
+#include "services/process/flags.h"
+#include "services/process/service_process.h"
+
+namespace sluice::cache_manager {
+namespace {
+
+absl::Status Run(const v1::CacheManagerConfig& config) {
+  services::ServiceProcess process({"cache-manager", config.service(), config::ToYaml(config)});
+  SLUICE_RETURN_IF_ERROR(process.HandleSignals());
+  SLUICE_ASSIGN_OR_RETURN(const auto loop, ThreadLoop::Start("manager", process.clock(), 65536));
+  CacheManagerService service({absl::Milliseconds(config.heartbeat_ms()), config.blocks_max()}, *loop, process.metrics());
+  absl::Status status = process.Serve({{v1::CacheManager::service_full_name(), &service}});
+  if (status.ok()) {
+    SLUICE_LOG(kInfo) << "listening" << Field("grpc", process.grpc_address()) << Field("metrics", process.metrics_address())
+                      << Field("admin", process.admin_address());
+    status = process.SetUp({});
+  }
+  if (status.ok()) process.WaitForDrain();
+  process.Stop();
+  loop->Stop();
+  return status;
+}
+
+int Main(int argc, char** argv) {
+  rpc::BlockTerminationSignals();
+  services::Flags flags;
+  if (const auto code = services::ParseFlags(argc, argv, "Sluice cache-manager", {}, &flags)) return *code;
+  const auto config = config::LoadCacheManagerConfig(flags.sources);
+  if (!config.ok()) return services::ReportStartFailure(config.status());
+  if (const auto code = services::AnswerConfigFlags(flags, config::ToYaml(*config))) return *code;
+  LogLevel level = LogLevel::kInfo;
+  ParseLogLevel(config->service().log_level(), &level);
+  InitLogging(config->service().name(), level, config->service().log_json());
+  const absl::Status status = Run(*config);
+  if (!status.ok()) return services::ReportStartFailure(status);
+  return services::kExitOk;
+}
+
+}  // namespace
+}  // namespace sluice::cache_manager
+
+int main(int argc, char** argv) { return sluice::cache_manager::Main(argc, argv); }

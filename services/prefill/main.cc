@@ -1,0 +1,3 @@
+#include "services/worker/worker_process.h"
+
+int main(int argc, char** argv) { return sluice::services::WorkerMain(argc, argv, "prefill"); }

@@ -1,0 +1,32 @@
+// A worker's connection to the cache-manager: registration, heartbeats, block events. Without a manager the worker serves on.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/loop.h"
+#include "kv/prefix_index.h"
+#include "sluice/v1/cache.pb.h"
+
+namespace sluice::services {
+
+struct ManagerLinkOptions {
+  std::string address;  // host:port
+  v1::WorkerInfo info;
+  // Asked on the loop for every heartbeat.
+  std::function<v1::Heartbeat()> heartbeat;
+  // Told on the loop when the connection comes and goes.
+  std::function<void(bool connected)> on_connection;
+};
+
+// Lives on `loop`, which must be stopped before the link is destroyed.
+class ManagerLink {
+ public:
+  static std::unique_ptr<ManagerLink> Start(ManagerLinkOptions options, kv::PrefixIndex& index, Loop& loop);
+  virtual ~ManagerLink() = default;
+  // Sends a heartbeat now: readiness has changed. Thread-safe.
+  virtual void SendHeartbeat() = 0;
+};
+
+}  // namespace sluice::services

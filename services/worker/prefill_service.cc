@@ -1,0 +1,128 @@
+#include "services/worker/prefill_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "request/sampling.h"
+#include "rpc/domain.h"
+#include "rpc/server_stream.h"
+#include "rpc/status_map.h"
+
+namespace sluice::services {
+namespace {
+
+using Stream = rpc::ServerStream<v1::PrefillEvent>;
+
+grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpc(status));
+  return reactor;
+}
+
+// Turns the events of one call into messages. Called by the worker, one event at a time.
+class StreamEvents final : public handoff::PrefillEvents {
+ public:
+  StreamEvents(const WorkerFrame& frame, std::shared_ptr<Stream> stream, rpc::InFlight in_flight, std::string request_id)
+      : frame_(frame),
+        stream_(std::move(stream)),
+        in_flight_(std::move(in_flight)),
+        request_id_(std::move(request_id)),
+        begun_(frame.clock.Now()) {}
+
+  void OnStarted(uint32_t cached_tokens) override {
+    v1::PrefillEvent event;
+    event.mutable_started()->set_cached_tokens(cached_tokens);
+    *event.mutable_started()->mutable_load() = rpc::ToProto(frame_.worker.load());
+    stream_->Write(std::move(event));
+  }
+
+  void OnFirstToken(const request::SampledToken& token, request::FinishReason finish) override {
+    first_token_ = frame_.clock.Now();
+    frame_.metrics.TokenSampled();
+    frame_.metrics.PhaseEnded(request::Phase::kPrefilling, first_token_ - begun_);
+    v1::PrefillEvent event;
+    *event.mutable_first_token()->mutable_token() = rpc::ToProto(token);
+    event.mutable_first_token()->set_finish_reason(std::string(request::FinishReasonName(finish)));
+    stream_->Write(std::move(event));
+  }
+
+  void OnEnd(const absl::Status& status, const engine::SequenceStats& stats, uint64_t transferred_bytes) override {
+    if (status.ok()) {
+      if (transferred_bytes > 0 && first_token_ > begun_) frame_.metrics.TransferTail(frame_.clock.Now() - first_token_);
+      v1::PrefillEvent event;
+      event.mutable_done()->set_cached_tokens(stats.cached_tokens);
+      event.mutable_done()->set_computed_tokens(stats.computed_tokens);
+      event.mutable_done()->set_transferred_bytes(transferred_bytes);
+      *event.mutable_done()->mutable_load() = rpc::ToProto(frame_.worker.load());
+      stream_->Write(std::move(event));
+    }
+    frame_.metrics.SequenceEnded(stats);
+    frame_.metrics.CallEnded("Prefill.Run", status);
+    stream_->Close(TypedError(status, frame_.source, request_id_));
+  }
+
+ private:
+  const WorkerFrame& frame_;
+  const std::shared_ptr<Stream> stream_;
+  const rpc::InFlight in_flight_;
+  const std::string request_id_;
+  const absl::Time begun_;
+  absl::Time first_token_ = absl::InfinitePast();
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* PrefillService::Admit(grpc::CallbackServerContext* context, const v1::AdmitRequest* request,
+                                                v1::AdmitReply* reply) {
+  absl::Status status = frame_.state.draining() ? DrainingError() : absl::OkStatus();
+  if (status.ok()) {
+    const auto credit = frame_.worker.Admit(request->prompt_tokens());
+    status = credit.status();
+    if (credit.ok()) reply->set_credit_id(credit->value().ToBytes());
+    reply->set_credit_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(frame_.credit_lease)));
+    *reply->mutable_load() = rpc::ToProto(frame_.worker.load());
+  }
+  frame_.metrics.CallEnded("Prefill.Admit", status);
+  return Finish(context, TypedError(status, frame_.source, request->request_id()));
+}
+
+grpc::ServerUnaryReactor* PrefillService::ReturnCredit(grpc::CallbackServerContext* context,
+                                                       const v1::ReturnCreditRequest* request, v1::ReturnCreditReply*) {
+  const auto credit = rpc::ParseLeaseId(request->credit_id(), "credit_id");
+  if (credit.ok()) frame_.worker.ReturnCredit(*credit);
+  return Finish(context, credit.status());
+}
+
+absl::StatusOr<handoff::PrefillCall> PrefillService::ToCall(const v1::PrefillRequest& request) const {
+  handoff::PrefillCall call;
+  SLUICE_ASSIGN_OR_RETURN(call.context, rpc::ToContext(request, frame_.clock.Now()));
+  if (request.no_cache()) call.context.domain.reset();
+  SLUICE_ASSIGN_OR_RETURN(call.credit, rpc::ParseLeaseId(request.credit_id(), "credit_id"));
+  SLUICE_ASSIGN_OR_RETURN(call.prompt, rpc::ParseTokens(request.prompt()));
+  SLUICE_ASSIGN_OR_RETURN(call.emitted, rpc::ParseTokens(request.emitted()));
+  SLUICE_RETURN_IF_ERROR(CheckPrompt(frame_, call.prompt, call.emitted));
+  call.sampling = rpc::ToParams(request.sampling());
+  SLUICE_RETURN_IF_ERROR(request::ValidateSampling(call.sampling, frame_.vocabulary));
+  call.grant = request.grant();
+  return call;
+}
+
+grpc::ServerWriteReactor<v1::PrefillEvent>* PrefillService::Run(grpc::CallbackServerContext* context,
+                                                                const v1::PrefillRequest* request) {
+  const auto stream = std::make_shared<Stream>(context);
+  auto* reactor = stream->reactor();
+  std::optional<rpc::InFlight> in_flight = frame_.state.Admit();
+  auto call = in_flight.has_value() ? ToCall(*request) : DrainingError();
+  if (!call.ok()) {
+    frame_.metrics.CallEnded("Prefill.Run", call.status());
+    stream->Close(TypedError(call.status(), frame_.source, request->request_id()));
+    return reactor;
+  }
+  const handoff::CallId id = frame_.worker.Prefill(
+      *std::move(call), std::make_unique<StreamEvents>(frame_, stream, *std::move(in_flight), request->request_id()));
+  stream->OnGone([&worker = frame_.worker, id] { worker.Cancel(id); });
+  return reactor;
+}
+
+}  // namespace sluice::services

@@ -1,0 +1,116 @@
+#include "services/worker/worker_metrics.h"
+
+#include "absl/strings/match.h"
+
+namespace sluice::services {
+namespace {
+
+using telemetry::Registry;
+
+void CollectEngine(Registry& registry, const WorkerMetrics::Sources& sources) {
+  registry.OnCollect([&clock = sources.clock, &worker = sources.worker, &model = sources.model,
+                      age = registry.gauge(telemetry::kHeartbeatAge), running = registry.gauge(telemetry::kRunning),
+                      waiting = registry.gauge(telemetry::kWaiting), backlog = registry.gauge(telemetry::kPrefillBacklog),
+                      context = registry.gauge(telemetry::kDecodeContext), rate = registry.gauge(telemetry::kPrefillRate),
+                      step = registry.gauge(telemetry::kDecodeStep),
+                      weights = registry.counter(telemetry::kWeightBytesRead)] {
+    const engine::EngineLoad load = worker.load().engine;
+    age.Set(absl::ToDoubleSeconds(clock.Now() - worker.last_progress()));
+    running.Set(load.running);
+    waiting.Set(load.waiting);
+    backlog.Set(static_cast<double>(load.prefill_tokens));
+    context.Set(static_cast<double>(load.decode_tokens));
+    rate.Set(load.prefill_tokens_per_s);
+    step.Set(load.decode_step_ms / 1e3);
+    weights.AdvanceTo(static_cast<double>(model.weight_bytes_read()));
+  });
+}
+
+void CollectPages(Registry& registry, const WorkerMetrics::Sources& sources) {
+  const kv::PagePool& pool = sources.pool;
+  registry.gauge(telemetry::kKvPageBytes).Set(pool.layout().page_bytes());
+  registry.gauge(telemetry::kKvTokens).Set(static_cast<double>(pool.size()) * pool.layout().page_tokens());
+  registry.OnCollect([&pool, &index = sources.index, free = registry.gauge(telemetry::kKvPages, {"free"}),
+                      active = registry.gauge(telemetry::kKvPages, {"active"}),
+                      cached = registry.gauge(telemetry::kKvPages, {"cached"}),
+                      quarantined = registry.gauge(telemetry::kKvPages, {"quarantined"}),
+                      blocks = registry.gauge(telemetry::kPrefixBlocks),
+                      queries = registry.counter(telemetry::kPrefixQueries),
+                      hits = registry.counter(telemetry::kPrefixHits),
+                      evictions = registry.counter(telemetry::kKvEvictions, {"device", "pressure"})] {
+    const kv::PageCounts pages = pool.counts();
+    free.Set(static_cast<double>(pages.free));
+    active.Set(static_cast<double>(pages.active));
+    cached.Set(static_cast<double>(pages.cached));
+    quarantined.Set(static_cast<double>(pages.quarantined));
+    const kv::PrefixIndex::Stats stats = index.stats();
+    blocks.Set(static_cast<double>(stats.blocks));
+    queries.AdvanceTo(static_cast<double>(stats.queries));
+    hits.AdvanceTo(static_cast<double>(stats.hits));
+    evictions.AdvanceTo(static_cast<double>(stats.evictions));
+  });
+}
+
+void CollectMoves(Registry& registry, const WorkerMetrics::Sources& sources) {
+  const std::string& transport = sources.transport;
+  registry.OnCollect([&worker = sources.worker,
+                      sent = registry.counter(telemetry::kKvTransferBytes, {transport, "send"}),
+                      received = registry.counter(telemetry::kKvTransferBytes, {transport, "receive"}),
+                      pieces_sent = registry.counter(telemetry::kKvTransferPieces, {transport, "send"}),
+                      pieces_received = registry.counter(telemetry::kKvTransferPieces, {transport, "receive"}),
+                      completed = registry.counter(telemetry::kKvTransfers, {"completed"}),
+                      failed = registry.counter(telemetry::kKvTransfers, {"failed"}),
+                      stale = registry.counter(telemetry::kStaleMessages),
+                      duplicate = registry.counter(telemetry::kDuplicateMessages),
+                      digest = registry.counter(telemetry::kDigestFailures),
+                      expired = registry.counter(telemetry::kLeaseExpiries)] {
+    const handoff::MoveCounters moves = worker.counters();
+    sent.AdvanceTo(static_cast<double>(moves.bytes_sent));
+    received.AdvanceTo(static_cast<double>(moves.bytes_received));
+    pieces_sent.AdvanceTo(static_cast<double>(moves.pieces_sent));
+    pieces_received.AdvanceTo(static_cast<double>(moves.pieces_received));
+    completed.AdvanceTo(static_cast<double>(moves.transfers_completed));
+    failed.AdvanceTo(static_cast<double>(moves.transfers_failed));
+    stale.AdvanceTo(static_cast<double>(moves.stale_messages));
+    duplicate.AdvanceTo(static_cast<double>(moves.duplicate_messages));
+    digest.AdvanceTo(static_cast<double>(moves.digest_failures));
+    expired.AdvanceTo(static_cast<double>(moves.lease_expiries));
+  });
+}
+
+}  // namespace
+
+WorkerMetrics::WorkerMetrics(telemetry::Registry& registry)
+    : registry_(registry),
+      output_tokens_(registry.counter(telemetry::kOutputTokens)),
+      computed_tokens_(registry.counter(telemetry::kPromptTokens, {"computed"})),
+      cached_tokens_(registry.counter(telemetry::kPromptTokens, {"cached"})),
+      recomputed_tokens_(registry.counter(telemetry::kRecomputedTokens)),
+      preemptions_(registry.counter(telemetry::kPreemptions)),
+      tag_failures_(registry.counter(telemetry::kTagFailures)),
+      transfer_tail_(registry.histogram(telemetry::kKvTransferTail)) {}
+
+void WorkerMetrics::CallEnded(absl::string_view method, const absl::Status& status) {
+  const std::string code = absl::StatusCodeToString(status.code());
+  registry_.counter(telemetry::kWorkerCalls, {method, code}).Add();
+  if (status.code() == absl::StatusCode::kAborted && absl::StrContains(status.message(), "tag")) tag_failures_.Add();
+}
+
+void WorkerMetrics::SequenceEnded(const engine::SequenceStats& stats) {
+  computed_tokens_.Add(stats.computed_tokens);
+  cached_tokens_.Add(stats.cached_tokens);
+  recomputed_tokens_.Add(stats.recomputed_tokens);
+  preemptions_.Add(stats.preemptions);
+}
+
+void WorkerMetrics::PhaseEnded(request::Phase phase, absl::Duration duration) {
+  registry_.histogram(telemetry::kPhaseSeconds, {request::PhaseName(phase)}).Observe(absl::ToDoubleSeconds(duration));
+}
+
+void WorkerMetrics::Collect(const Sources& sources) {
+  CollectEngine(registry_, sources);
+  CollectPages(registry_, sources);
+  CollectMoves(registry_, sources);
+}
+
+}  // namespace sluice::services
