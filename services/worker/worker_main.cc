@@ -1,4 +1,5 @@
-// main() of the two worker binaries.
+#include "services/worker/worker_main.h"
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "transport/factory.h"
 
 namespace sluice::services {
+namespace {
 
 absl::StatusOr<std::unique_ptr<transport::Transport>> MakeConfiguredTransport(const v1::TransportConfig& config) {
   transport::TransportOptions options;
@@ -20,6 +22,8 @@ absl::StatusOr<std::unique_ptr<transport::Transport>> MakeConfiguredTransport(co
   options.trusted_network = config.trusted_network();
   return transport::CreateTransport(options);
 }
+
+}  // namespace
 
 int WorkerMain(int argc, char** argv, const std::string& service) {
   rpc::BlockTerminationSignals();

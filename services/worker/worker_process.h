@@ -26,7 +26,6 @@ namespace sluice::services {
 // Makes the transport that a configuration names. Tests join workers of one process by their own.
 using TransportMaker =
     absl::AnyInvocable<absl::StatusOr<std::unique_ptr<transport::Transport>>(const v1::TransportConfig&)>;
-absl::StatusOr<std::unique_ptr<transport::Transport>> MakeConfiguredTransport(const v1::TransportConfig& config);
 
 // Threads: engine loop and move loop, the model's compute threads, gRPC's, the metrics server's. The destructor stops all.
 class WorkerProcess {
@@ -78,8 +77,5 @@ class WorkerProcess {
   std::unique_ptr<DecodeService> decode_service_;
   std::unique_ptr<ManagerLink> link_;
 };
-
-// main() of sluice-prefill and sluice-decode.
-int WorkerMain(int argc, char** argv, const std::string& service);
 
 }  // namespace sluice::services
