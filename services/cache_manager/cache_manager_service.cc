@@ -13,7 +13,7 @@ namespace sluice::cache_manager {
 namespace {
 
 // Loads change with every heartbeat; watchers hear of them together.
-constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kViewDelay = absl::Milliseconds(100);
 
 absl::StatusOr<std::vector<kv::BlockKey>> ToKeys(const v1::KeyList& list) {
   std::vector<kv::BlockKey> keys;
@@ -56,7 +56,7 @@ CacheManagerService::CacheManagerService(const CacheManagerOptions& options, Loo
     overflows.AdvanceTo(static_cast<double>(stats.overflows));
     gaps.AdvanceTo(static_cast<double>(stats.gaps));
   });
-  loop_.Post([this] { Tick(); });
+  loop_.Post([this] { DropSilent(); });
 }
 
 grpc::ServerBidiReactor<v1::WorkerUpdate, v1::ManagerUpdate>* CacheManagerService::Attach(grpc::CallbackServerContext*) {
@@ -100,12 +100,20 @@ grpc::ServerUnaryReactor* CacheManagerService::Lookup(grpc::CallbackServerContex
   return reactor;
 }
 
-void CacheManagerService::Tick() {
+void CacheManagerService::DropSilent() {
   for (ConnectionId connection : registry_.Silent(loop_.clock().Now())) {
     Disconnect(connection, absl::UnavailableError("no heartbeat for three periods; attach again"));
   }
-  PublishView();
-  loop_.RunAt(loop_.clock().Now() + kTick, [this] { Tick(); });
+  loop_.RunAt(loop_.clock().Now() + options_.heartbeat, [this] { DropSilent(); });
+}
+
+void CacheManagerService::PublishSoon() {
+  if (publish_scheduled_ || registry_.version() == published_version_) return;
+  publish_scheduled_ = true;
+  loop_.RunAt(loop_.clock().Now() + kViewDelay, [this] {
+    publish_scheduled_ = false;
+    PublishView();
+  });
 }
 
 void CacheManagerService::OnUpdate(ConnectionId connection, const v1::WorkerUpdate& update) {
@@ -120,6 +128,7 @@ void CacheManagerService::OnUpdate(ConnectionId connection, const v1::WorkerUpda
       if (!registry_.Heartbeat(connection, update.heartbeat(), loop_.clock().Now())) {
         status = absl::FailedPreconditionError("heartbeat before attach");
       }
+      PublishSoon();
       break;
     case v1::WorkerUpdate::kEvents:
       metrics_.counter(telemetry::kWorkerUpdates, {"events"}).Add();

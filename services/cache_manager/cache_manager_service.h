@@ -38,14 +38,16 @@ class CacheManagerService final : public v1::CacheManager::CallbackService {
   using ViewStream = rpc::ServerStream<v1::WorkerView>;
   class Reader;
 
-  void Tick();
+  // Once a heartbeat period.
+  void DropSilent();
   void OnUpdate(ConnectionId connection, const v1::WorkerUpdate& update);
   absl::Status OnAttach(ConnectionId connection, const v1::WorkerInfo& info);
   absl::Status OnEvents(ConnectionId connection, const v1::BlockEvents& events);
   // Ends a connection and forgets its worker.
   void Disconnect(ConnectionId connection, const absl::Status& why);
-  // Sends the view to all watchers if it changed.
+  // Sends the view to all watchers if it changed, now or together with other changes.
   void PublishView();
+  void PublishSoon();
   void CountWorkers(const v1::WorkerView& view);
 
   const CacheManagerOptions options_;
@@ -59,6 +61,7 @@ class CacheManagerService final : public v1::CacheManager::CallbackService {
   std::map<ConnectionId, std::unique_ptr<WorkerStream>> workers_;
   std::vector<std::unique_ptr<ViewStream>> watchers_;
   uint64_t published_version_ = 0;
+  bool publish_scheduled_ = false;
 };
 
 }  // namespace sluice::cache_manager

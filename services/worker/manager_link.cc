@@ -14,7 +14,7 @@ namespace sluice::services {
 namespace {
 
 constexpr absl::Duration kHeartbeatDefault = absl::Milliseconds(500);
-// How stale the manager's view of this worker's blocks may be.
+// How stale the manager's view of this worker's blocks may be while it works; an idle worker looks once a heartbeat.
 constexpr absl::Duration kEventsPeriod = absl::Milliseconds(100);
 constexpr absl::Duration kReconnectMin = absl::Milliseconds(100);
 constexpr absl::Duration kReconnectMax = absl::Seconds(2);
@@ -136,19 +136,22 @@ class Link final : public ManagerLink {
 
   void EventsAgain(uint64_t number) {
     if (!attached_ || number != number_) return;
-    SendEvents();
-    loop_.RunAt(loop_.clock().Now() + kEventsPeriod, [this, number] { EventsAgain(number); });
+    const bool sent = SendEvents();
+    const absl::Duration pause = sent || options_.busy() ? std::min(kEventsPeriod, period_) : period_;
+    loop_.RunAt(loop_.clock().Now() + pause, [this, number] { EventsAgain(number); });
   }
 
-  void SendEvents() {
+  // False when there was nothing to send.
+  bool SendEvents() {
     uint64_t first = 0;
     const std::vector<kv::BlockChange> changes = index_.TakeChanges(&first);
-    if (changes.empty()) return;
+    if (changes.empty()) return false;
     // The first ones may be in the last snapshot already; the manager tells by their numbers.
     v1::WorkerUpdate update;
     update.mutable_events()->set_sequence(first);
     rpc::AddChanges(changes, update.mutable_events());
     call_->Write(std::move(update));
+    return true;
   }
 
   const ManagerLinkOptions options_;

@@ -16,6 +16,8 @@ struct ManagerLinkOptions {
   v1::WorkerInfo info;
   // Asked on the loop for every heartbeat.
   std::function<v1::Heartbeat()> heartbeat;
+  // Whether requests are in flight: block events are looked for more often then.
+  std::function<bool()> busy;
   // Told on the loop when the connection comes and goes.
   std::function<void(bool connected)> on_connection;
 };

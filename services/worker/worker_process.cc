@@ -197,6 +197,7 @@ absl::Status WorkerProcess::ConnectManager() {
     heartbeat.set_draining(process_.state().draining());
     return heartbeat;
   };
+  options.busy = [this] { return process_.state().in_flight() > 0; };
   const telemetry::Gauge degraded = process_.metrics().gauge(telemetry::kDegraded, {"cache_manager"});
   degraded.Set(1);
   options.on_connection = [degraded](bool connected) { degraded.Set(connected ? 0 : 1); };
