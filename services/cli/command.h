@@ -22,7 +22,9 @@ using Command = std::function<absl::Status()>;
 void AddTextCommands(CLI::App& app, Command* run);      // tokenize, detokenize, render
 void AddGenerateCommand(CLI::App& app, Command* run);   // generate
 void AddLogitsCommand(CLI::App& app, Command* run);     // logits
+void AddChatCommand(CLI::App& app, Command* run);       // chat
 void AddBenchEngineCommand(CLI::App& bench, Command* run);  // bench engine
+void AddBenchServeCommand(CLI::App& bench, Command* run);   // bench serve
 void AddUpCommands(CLI::App& app, Command* run);        // up, down
 
 // --model, --kv, --kernels, --threads.

@@ -20,9 +20,11 @@ int Main(int argc, char** argv) {
   AddTextCommands(app, &run);
   AddGenerateCommand(app, &run);
   AddLogitsCommand(app, &run);
+  AddChatCommand(app, &run);
   CLI::App* bench = app.add_subcommand("bench", "Measure an engine in this process, or a cluster");
   bench->require_subcommand(1);
   AddBenchEngineCommand(*bench, &run);
+  AddBenchServeCommand(*bench, &run);
   AddUpCommands(app, &run);
   try {
     app.parse(argc, argv);
