@@ -152,7 +152,7 @@ absl::StatusOr<PlacementDecision> Place(const PlacementOptions& options, const P
     std::string reasons;
     for (const WorkerState& worker : workers) {
       const std::string why = placer.WhyNot(worker, {}, true);
-      absl::StrAppend(&reasons, "; ", worker.description.id.value(), ": ", why.empty() ? "no partner of equal page layout" : why);
+      absl::StrAppend(&reasons, "; ", worker.description.id.value(), ": ", why.empty() ? absl::StrCat("no partner of equal page layout ", worker.description.layout) : why);
     }
     return absl::UnavailableError(absl::StrCat("no worker can take the request (", workers.size(), " known", reasons, ")"));
   }

@@ -1,0 +1,134 @@
+"""Processes as an operator meets them: start, drain, exit codes, what goes wrong at start."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import unittest
+
+import grpc
+import harness
+from harness import Cluster
+
+
+def start(binary, *settings):
+    """Runs a service until it exits; returns (exit code, stderr)."""
+    arguments = [os.path.join(harness.ARGS.bin, binary)]
+    for setting in settings:
+        arguments += ["--set", setting]
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    return result.returncode, result.stderr
+
+
+class Services:
+    """Services started one by one, on any free ports; ended by SIGTERM, which must give exit code 0."""
+
+    def __enter__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.running = []
+        return self
+
+    def __exit__(self, *_):
+        codes = []
+        for process in reversed(self.running):
+            process.terminate()
+            codes.append(process.wait(60))
+        self.folder.cleanup()
+        if any(codes):
+            raise AssertionError(f"exit codes after SIGTERM: {codes}")
+
+    def start(self, binary, *settings):
+        ready = os.path.join(self.folder.name, f"ready-{len(self.running)}.json")
+        settings = [*settings, f"service.ready_file={ready}", *(f"service.{x}=127.0.0.1:0" for x in
+                                                                ("listen", "metrics_listen", "admin_listen"))]
+        arguments = [os.path.join(harness.ARGS.bin, binary)]
+        for setting in settings:
+            arguments += ["--set", setting]
+        process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
+        self.running.append(process)
+        harness.wait_until(lambda: os.path.exists(ready) or process.poll() is not None, f"{binary} is up")
+        with open(ready) as file:
+            return json.load(file)
+
+
+def wait_for_model(client):
+    harness.wait_until(lambda: client.call("ListModels", client.message("ListModelsRequest")).models, "a model is served")
+
+
+class ServiceTest(unittest.TestCase):
+    def test_a_port_in_use_names_its_holder(self):
+        with socket.socket() as holder:
+            holder.bind(("127.0.0.1", 0))
+            holder.listen()
+            code, text = start("sluice-cache-manager", f"service.listen=127.0.0.1:{holder.getsockname()[1]}")
+        self.assertEqual(code, 2)
+        self.assertIn(str(os.getpid()), text)
+
+    def test_a_missing_model_is_named(self):
+        code, text = start("sluice-decode", "model.path=/nonexistent/model.gguf")
+        self.assertEqual(code, 2)
+        self.assertIn("/nonexistent/model.gguf", text)
+
+    def test_a_damaged_model_is_refused(self):
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+            file.write(b"GGUF" + bytes(100))
+            file.flush()
+            code, text = start("sluice-prefill", f"model.path={file.name}")
+        self.assertEqual(code, 2)
+        self.assertIn(file.name, text)
+
+    def test_wrong_settings_are_named_with_the_nearest_right_one(self):
+        code, text = start("sluice-decode", "engine.kv_formatt=bf16")
+        self.assertEqual(code, 2)
+        self.assertIn("kv_format", text)
+        code, text = start("sluice-decode", "engine.page_tokens=7")
+        self.assertEqual(code, 2)
+        self.assertIn("page_tokens", text)
+
+    def test_other_addresses_than_loopback_need_a_flag(self):
+        code, text = start("sluice-cache-manager", "service.listen=0.0.0.0:0")
+        self.assertEqual(code, 2)
+        self.assertIn("insecure", text)
+
+    def test_usage_errors_exit_with_2_and_results_are_json(self):
+        self.assertEqual(harness.run_sluice("generate", check=False).returncode, 2)
+        self.assertEqual(harness.run_sluice("tokenize", "--model", "/nonexistent", "--text", "a", check=False).returncode, 1)
+        result = json.loads(harness.run_sluice("generate", "--model", "toy", "--text", "hi", "--max-tokens", "4",
+                                               "--ignore-eos", "--json").stdout)
+        self.assertEqual(result["prompt_tokens"], 2)
+        self.assertEqual(len(result["token_ids"]), 4)
+
+    def test_workers_with_different_pages_are_not_paired(self):
+        with Services() as services:
+            manager = services.start("sluice-cache-manager")["grpc"]
+            common = (f"cache_manager={manager}", "model.path=toy", "engine.kv_pool_mib=16")
+            services.start("sluice-prefill", *common, "engine.kv_format=bf16")
+            services.start("sluice-decode", *common, "engine.kv_format=gqa_fp8")
+            router = services.start("sluice-router", f"cache_manager={manager}", "split=always", "no_auth=true", "queue_wait_s=1",
+                                    "http_listen=127.0.0.1:0")
+            client = harness.Client(router["grpc"])
+            wait_for_model(client)
+            with self.assertRaises(grpc.RpcError) as error:
+                client.complete(text="hello", max_tokens=2)
+            client.close()
+        self.assertEqual(error.exception.code(), grpc.StatusCode.UNAVAILABLE)
+        self.assertIn("format bf16", error.exception.details())
+        self.assertIn("format gqa_fp8", error.exception.details())
+
+    def test_sigterm_lets_streams_finish(self):
+        with Cluster() as cluster:
+            stream = cluster.client.generate(text="finish me", max_tokens=300, ignore_eos=True)
+            next(stream)
+            tokens = [1]
+            reader = threading.Thread(target=lambda: tokens.extend(t for m in stream for d in m.deltas for t in d.token_ids))
+            reader.start()
+            router = cluster.endpoints["pids"]["router"][0]
+            os.kill(router, signal.SIGTERM)
+            reader.join(60)
+            self.assertEqual(len(tokens), 300)
+
+
+if __name__ == "__main__":
+    harness.main()
