@@ -75,6 +75,15 @@ absl::StatusOr<RouterOptions> OptionsOf(const v1::RouterConfig& config) {
   return options;
 }
 
+http::OpenAiServerOptions HttpOptionsOf(const v1::RouterConfig& config) {
+  http::OpenAiServerOptions options;
+  options.http.listen = config.http_listen();
+  options.http.insecure_listen_anywhere = config.service().insecure_listen_anywhere();
+  options.http.body_bytes_max = size_t{config.body_kib_max()} << 10;
+  options.version = services::Version();
+  return options;
+}
+
 absl::Status Run(const v1::RouterConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(RouterOptions options, OptionsOf(config));
   services::ServiceProcess process({"router", config.service(), config::ToYaml(config), true});
@@ -96,11 +105,8 @@ absl::Status Run(const v1::RouterConfig& config) {
   }
   InferenceService inference(core, process.clock());
   SLUICE_RETURN_IF_ERROR(process.Serve({{v1::Inference::service_full_name(), &inference}}));
-  http::OpenAiOptions http_options;
-  http_options.listen = config.http_listen();
-  http_options.insecure_listen_anywhere = config.service().insecure_listen_anywhere();
-  http_options.body_bytes_max = size_t{config.body_kib_max()} << 10;
-  SLUICE_ASSIGN_OR_RETURN(const auto http, http::OpenAiServer::Start(http_options, core, process.clock()));
+  SystemClock http_clock;
+  SLUICE_ASSIGN_OR_RETURN(const auto http, http::OpenAiServer::Start(HttpOptionsOf(config), core, http_clock));
   SLUICE_RETURN_IF_ERROR(process.HandleSignals());
   if (!config.cache_manager().empty()) {
     core.SetLink(ConnectToManager(config.cache_manager(), *loop,
