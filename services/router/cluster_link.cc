@@ -15,12 +15,12 @@ constexpr absl::Duration kReconnectDelay = absl::Milliseconds(200);
 
 class ManagerLink final : public ClusterLink {
  public:
-  ManagerLink(const std::string& address, Loop& loop, std::function<void(const v1::WorkerView&, bool)> on_view)
-      : shared_(std::make_shared<Shared>(loop)) {
+  ManagerLink(const std::string& address, std::shared_ptr<Loop> loop, std::function<void(const v1::WorkerView&, bool)> on_view)
+      : shared_(std::make_shared<Shared>(std::move(loop))) {
     shared_->address = address;
     shared_->on_view = std::move(on_view);
     shared_->stub = v1::CacheManager::NewStub(rpc::MakeChannel(address, {}));
-    loop.Post([shared = shared_] { Watch(shared); });
+    shared_->loop->Post([shared = shared_] { Watch(shared); });
   }
   ~ManagerLink() override {
     shared_->closed = true;
@@ -30,9 +30,9 @@ class ManagerLink final : public ClusterLink {
   void Lookup(v1::LookupRequest request, absl::Duration timeout,
               absl::AnyInvocable<void(absl::StatusOr<v1::LookupReply>)> done) override {
     auto shared_done = std::make_shared<absl::AnyInvocable<void(absl::StatusOr<v1::LookupReply>)>>(std::move(done));
-    Loop& loop = shared_->loop;
+    const std::shared_ptr<Loop> loop = shared_->loop;
     if (!shared_->connected) {
-      loop.Post([shared_done] { (*shared_done)(absl::UnavailableError("no connection to the cache-manager")); });
+      loop->Post([shared_done] { (*shared_done)(absl::UnavailableError("no connection to the cache-manager")); });
       return;
     }
     rpc::StartUnary<v1::LookupRequest, v1::LookupReply>(
@@ -40,8 +40,8 @@ class ManagerLink final : public ClusterLink {
         [stub = shared_->stub](auto* context, auto* q, auto* r, auto finish) {
           stub->async()->Lookup(context, q, r, std::move(finish));
         },
-        [&loop, shared_done](absl::StatusOr<v1::LookupReply> reply) {
-          loop.Post([shared_done, reply = std::move(reply)]() mutable { (*shared_done)(std::move(reply)); });
+        [loop, shared_done](absl::StatusOr<v1::LookupReply> reply) {
+          loop->Post([shared_done, reply = std::move(reply)]() mutable { (*shared_done)(std::move(reply)); });
         });
   }
   bool connected() const override { return shared_->connected; }
@@ -49,8 +49,8 @@ class ManagerLink final : public ClusterLink {
  private:
   // Outlives the link while a call is under way. Only touched on the loop.
   struct Shared {
-    explicit Shared(Loop& l) : loop(l) {}
-    Loop& loop;
+    explicit Shared(std::shared_ptr<Loop> l) : loop(std::move(l)) {}
+    const std::shared_ptr<Loop> loop;
     std::string address;
     std::function<void(const v1::WorkerView&, bool)> on_view;
     std::shared_ptr<v1::CacheManager::Stub> stub;
@@ -63,7 +63,7 @@ class ManagerLink final : public ClusterLink {
    public:
     explicit Reader(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
     void OnMessage(v1::WorkerView view) override {
-      shared_->loop.Post([shared = shared_, view = std::move(view)] {
+      shared_->loop->Post([shared = shared_, view = std::move(view)] {
         if (shared->closed) return;
         if (!shared->connected) SLUICE_LOG(kInfo) << "connected to the cache-manager" << Field("address", shared->address);
         const bool fresh = !std::exchange(shared->connected, true);
@@ -71,13 +71,13 @@ class ManagerLink final : public ClusterLink {
       });
     }
     void OnEnd(const absl::Status& status) override {
-      shared_->loop.Post([shared = shared_, status] {
+      shared_->loop->Post([shared = shared_, status] {
         if (shared->closed) return;
         if (std::exchange(shared->connected, false)) {
           SLUICE_LOG(kWarning) << "lost the cache-manager; serving with the last known workers"
                                << Field("status", status.ToString());
         }
-        shared->loop.RunAt(shared->loop.clock().Now() + kReconnectDelay, [shared] {
+        shared->loop->RunAt(shared->loop->clock().Now() + kReconnectDelay, [shared] {
           if (!shared->closed) Watch(shared);
         });
       });
@@ -101,9 +101,9 @@ class ManagerLink final : public ClusterLink {
 
 }  // namespace
 
-std::unique_ptr<ClusterLink> ConnectToManager(const std::string& address, Loop& loop,
+std::unique_ptr<ClusterLink> ConnectToManager(const std::string& address, std::shared_ptr<Loop> loop,
                                               std::function<void(const v1::WorkerView&, bool)> on_view) {
-  return std::make_unique<ManagerLink>(address, loop, std::move(on_view));
+  return std::make_unique<ManagerLink>(address, std::move(loop), std::move(on_view));
 }
 
 }  // namespace sluice::router

@@ -25,8 +25,8 @@ class ClusterLink {
 };
 
 // Connects to `address` and stays connected, with back-off. `on_view` gets every view; `fresh` is true for the first view of a
-// connection, whose version starts anew.
-std::unique_ptr<ClusterLink> ConnectToManager(const std::string& address, Loop& loop,
+// connection, whose version starts anew. The loop is shared with calls that gRPC ends after the link is gone.
+std::unique_ptr<ClusterLink> ConnectToManager(const std::string& address, std::shared_ptr<Loop> loop,
                                               std::function<void(const v1::WorkerView& view, bool fresh)> on_view);
 
 }  // namespace sluice::router

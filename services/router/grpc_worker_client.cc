@@ -30,8 +30,8 @@ struct WorkerStub {
 
 class GrpcWorkerClient final : public cluster::WorkerClient {
  public:
-  GrpcWorkerClient(Loop& loop, const cluster::Directory& directory, LoadCallback on_load)
-      : loop_(loop), directory_(directory), state_(std::make_shared<State>()) {
+  GrpcWorkerClient(std::shared_ptr<Loop> loop, const cluster::Directory& directory, LoadCallback on_load)
+      : loop_(std::move(loop)), directory_(directory), state_(std::make_shared<State>()) {
     state_->on_load = std::move(on_load);
   }
   ~GrpcWorkerClient() override {
@@ -66,7 +66,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
   void Reserve(const WorkerId& worker, handoff::ReserveCall call,
                absl::AnyInvocable<void(absl::StatusOr<v1::Grant>)> done) override {
     v1::ReserveRequest request;
-    rpc::SetContext(call.context, loop_.clock().Now(), &request);
+    rpc::SetContext(call.context, loop_->clock().Now(), &request);
     rpc::AddTokens(call.prompt, request.mutable_prompt());
     request.set_emitted_tokens(call.emitted_tokens);
     request.set_max_tokens(call.max_tokens);
@@ -94,7 +94,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
   handoff::CallId StartPrefill(const WorkerId& worker, handoff::PrefillCall call,
                                std::unique_ptr<handoff::PrefillEvents> events) override {
     v1::PrefillRequest request;
-    rpc::SetContext(call.context, loop_.clock().Now(), &request);
+    rpc::SetContext(call.context, loop_->clock().Now(), &request);
     request.set_credit_id(call.credit.value().ToBytes());
     rpc::AddTokens(call.prompt, request.mutable_prompt());
     rpc::AddTokens(call.emitted, request.mutable_emitted());
@@ -111,7 +111,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
   handoff::CallId StartDecode(const WorkerId& worker, handoff::DecodeCall call,
                               std::unique_ptr<handoff::DecodeEvents> events) override {
     v1::DecodeRequest request;
-    rpc::SetContext(call.context, loop_.clock().Now(), &request);
+    rpc::SetContext(call.context, loop_->clock().Now(), &request);
     if (call.lease) request.set_lease_id(call.lease->value().ToBytes());
     rpc::AddTokens(call.prompt, request.mutable_prompt());
     rpc::AddTokens(call.emitted, request.mutable_emitted());
@@ -141,17 +141,17 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
   template <typename Message, typename Events>
   class Reader : public rpc::StreamReader<Message> {
    public:
-    Reader(Loop& loop, std::shared_ptr<State> state, handoff::CallId id, WorkerId worker, Incarnation incarnation,
+    Reader(std::shared_ptr<Loop> loop, std::shared_ptr<State> state, handoff::CallId id, WorkerId worker, Incarnation incarnation,
            std::unique_ptr<Events> events)
-        : loop_(loop), shared_(std::make_shared<Shared>(Shared{std::move(state), id, std::move(worker), incarnation,
+        : loop_(std::move(loop)), shared_(std::make_shared<Shared>(Shared{std::move(state), id, std::move(worker), incarnation,
                                                                std::move(events), {}, 0, {}})) {}
     void OnMessage(Message message) override {
-      loop_.Post([shared = shared_, message = std::move(message)] {
+      loop_->Post([shared = shared_, message = std::move(message)] {
         if (!shared->state->closed) Handle(*shared, message);
       });
     }
     void OnEnd(const absl::Status& status) override {
-      loop_.Post([shared = shared_, status] {
+      loop_->Post([shared = shared_, status] {
         shared->state->calls.erase(shared->id);
         if (shared->state->closed) return;
         End(*shared, shared->refused.ok() ? status : shared->refused);
@@ -224,7 +224,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
       }
     }
 
-    Loop& loop_;
+    const std::shared_ptr<Loop> loop_;
     const std::shared_ptr<Shared> shared_;
   };
   using PrefillReader = Reader<v1::PrefillEvent, handoff::PrefillEvents>;
@@ -249,7 +249,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
 
   absl::Duration Timeout(absl::Time deadline) const {
     return deadline == absl::InfiniteFuture() ? absl::InfiniteDuration()
-                                              : std::max(deadline - loop_.clock().Now(), absl::ZeroDuration()) + kDeadlineSlack;
+                                              : std::max(deadline - loop_->clock().Now(), absl::ZeroDuration()) + kDeadlineSlack;
   }
 
   template <typename Request, typename Response, typename Result, typename Start, typename Convert>
@@ -260,9 +260,9 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     rpc::StartUnary<Request, Response>(
         std::move(request), {.timeout = Timeout(deadline)},
         [&stub, &start](auto* c, auto* q, auto* r, auto finish) { start(stub, c, q, r, std::move(finish)); },
-        [this, worker, incarnation = stub.incarnation, state = state_, shared_done,
+        [loop = loop_, worker, incarnation = stub.incarnation, state = state_, shared_done,
          convert](absl::StatusOr<Response> response) {
-          loop_.Post([worker, incarnation, state, shared_done, convert, response = std::move(response)] {
+          loop->Post([worker, incarnation, state, shared_done, convert, response = std::move(response)] {
             if (state->closed) return;
             if (!response.ok()) return (*shared_done)(response.status());
             state->on_load(worker, incarnation, rpc::ToLoad(response->load()));
@@ -290,7 +290,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
         [&stub, &start](auto* c, auto* q, auto* reactor) { start(stub, c, q, reactor); }, std::move(reader));
   }
 
-  Loop& loop_;
+  const std::shared_ptr<Loop> loop_;
   const cluster::Directory& directory_;
   const std::shared_ptr<State> state_;
   rpc::ChannelPool channels_;
@@ -300,9 +300,10 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
 
 }  // namespace
 
-std::unique_ptr<cluster::WorkerClient> MakeGrpcWorkerClient(Loop& loop, const cluster::Directory& directory,
+std::unique_ptr<cluster::WorkerClient> MakeGrpcWorkerClient(std::shared_ptr<Loop> loop,
+                                                            const cluster::Directory& directory,
                                                             LoadCallback on_load) {
-  return std::make_unique<GrpcWorkerClient>(loop, directory, std::move(on_load));
+  return std::make_unique<GrpcWorkerClient>(std::move(loop), directory, std::move(on_load));
 }
 
 }  // namespace sluice::router

@@ -10,9 +10,9 @@
 
 namespace sluice::router {
 
-// `directory` says where workers are; both it and `loop` must outlive the client. `on_load` gets the load that replies carry.
+// `directory` says where workers are and must outlive the client; the loop is shared with calls that gRPC ends later. `on_load` gets the load that replies carry.
 std::unique_ptr<cluster::WorkerClient> MakeGrpcWorkerClient(
-    Loop& loop, const cluster::Directory& directory,
+    std::shared_ptr<Loop> loop, const cluster::Directory& directory,
     std::function<void(const WorkerId&, Incarnation, const cluster::LoadReport&)> on_load);
 
 }  // namespace sluice::router

@@ -76,7 +76,7 @@ class ServiceTest(unittest.TestCase):
             file.write(b"GGUF" + bytes(100))
             file.flush()
             code, text = start("sluice-prefill", f"model.path={file.name}")
-        self.assertEqual(code, 2)
+        self.assertNotEqual(code, 0)
         self.assertIn(file.name, text)
 
     def test_wrong_settings_are_named_with_the_nearest_right_one(self):
