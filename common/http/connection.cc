@@ -25,8 +25,6 @@ namespace bhttp = boost::beast::http;
 
 // Requests that may wait behind the one in progress, in bytes; beyond it nothing is read.
 constexpr size_t kPipelineBytesMax = 16 << 10;
-constexpr size_t kHeaderReadBytes = 4 << 10;
-constexpr size_t kBodyReadBytes = 64 << 10;
 constexpr size_t kRequestIdBytesMax = 128;
 // Bytes that the kernel may hold unsent: without it megabytes pass before a slow reader is noticed.
 constexpr int kUnsentBytesMax = 128 << 10;
@@ -128,7 +126,7 @@ void Connection::ReadMore() {
   if (reading_ || state_ == State::kClosed) return;
   reading_ = true;
   socket_.async_read_some(
-      buffer_.prepare(state_ == State::kBody ? kBodyReadBytes : kHeaderReadBytes),
+      asio::buffer(input_),
       [self = shared_from_this()](Error error, size_t bytes) { self->OnRead(error, bytes); });
 }
 
@@ -137,7 +135,7 @@ void Connection::OnRead(Error error, size_t bytes) {
   if (state_ == State::kClosed) return;
   if (error) return Close();
   if (buffer_.size() == 0 && !header_done_) arrived_ = context_->clock.Now();
-  buffer_.commit(bytes);
+  buffer_.commit(asio::buffer_copy(buffer_.prepare(bytes), asio::buffer(input_, bytes)));
   switch (state_) {
     case State::kIdle:
       state_ = State::kHeader;

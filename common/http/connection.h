@@ -2,6 +2,7 @@
 // answers.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -106,7 +107,9 @@ class Connection final : public ConnectionPort, public std::enable_shared_from_t
   DeadlineTimer deadline_;
   DeadlineTimer write_deadline_;
   DeadlineTimer idle_timer_;
-  boost::beast::flat_buffer buffer_;
+  // Apart from buffer_, which is consumed while a read is pending.
+  std::array<char, 16 << 10> input_;
+  boost::beast::flat_buffer buffer_;  // read and not parsed yet
   std::optional<Parser> parser_;
   State state_ = State::kHeader;
   bool reading_ = false;

@@ -95,6 +95,22 @@ TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(client.Read().body(), absl::StrCat("GET|", i, "|"));
 }
 
+TEST_F(HttpServerTest, RequestsThatComeEarlyWait) {
+  Start();
+  HttpTestClient client = Connect();
+  for (int i = 0; i < 50; ++i) {
+    client.Request("GET", "/hold");
+    const Held held = NextHeld();
+    client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\nabc");
+    client.Send("def");
+    client.Request("GET", absl::StrCat("/echo?", i));
+    held.responder->Reply({.body = "held"});
+    EXPECT_EQ(client.Read().body(), "held");
+    EXPECT_EQ(client.Read().body(), "POST||abcdef");
+    EXPECT_EQ(client.Read().body(), absl::StrCat("GET|", i, "|"));
+  }
+}
+
 TEST_F(HttpServerTest, ReadsBodiesInPieces) {
   Start();
   HttpTestClient client = Connect();
