@@ -23,6 +23,7 @@ void AddTextCommands(CLI::App& app, Command* run);      // tokenize, detokenize,
 void AddGenerateCommand(CLI::App& app, Command* run);   // generate
 void AddLogitsCommand(CLI::App& app, Command* run);     // logits
 void AddChatCommand(CLI::App& app, Command* run);       // chat
+void AddDoctorCommand(CLI::App& app, Command* run);     // doctor
 void AddBenchEngineCommand(CLI::App& bench, Command* run);  // bench engine
 void AddBenchServeCommand(CLI::App& bench, Command* run);   // bench serve
 void AddUpCommands(CLI::App& app, Command* run);        // up, down
