@@ -329,12 +329,13 @@ void RequestFlow::Fail(const WorkerId& worker, const absl::Status& status) {
   const FailureKind kind = Classify(status);
   if (kind == FailureKind::kFinal) return End(status);
   last_failure_ = status;
+  const uint32_t attempt = attempt_.number;
   DropAttempt();
   if (kind == FailureKind::kNoRoom && emitted_.empty()) {
     --summary_.attempts;  // a refusal costs nothing
     return WaitForRoom(status);
   }
-  SLUICE_LOG(kInfo) << "attempt failed" << Field("request", spec_.context.request) << Field("attempt", attempt_.number)
+  SLUICE_LOG(kInfo) << "attempt failed" << Field("request", spec_.context.request) << Field("attempt", attempt)
                     << Field("worker", worker) << Field("tokens", emitted_.size()) << Field("status", status.ToString());
   if (kind == FailureKind::kSuspect) {
     env_.directory.RecordFailure(worker);
@@ -362,7 +363,9 @@ void RequestFlow::WaitForRoom(const absl::Status& status) {
 }
 
 void RequestFlow::DropAttempt() {
-  // Resetting first makes the listeners deaf: what the cancelled calls still say is of no interest.
+  // Resetting first makes callbacks deaf: what the dropped calls still say is of no interest, and a lost worker fails an attempt
+  // once.
+  attempt_.number = 0;
   const auto prefill_call = std::exchange(attempt_.prefill_call, std::nullopt);
   const auto decode_call = std::exchange(attempt_.decode_call, std::nullopt);
   const auto credit = std::exchange(attempt_.credit, std::nullopt);

@@ -91,7 +91,7 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
  private:
   // One dispatch. Callbacks of an earlier one find another number and only clean up.
   struct Attempt {
-    uint32_t number = 0;
+    uint32_t number = 0;  // 0: none is under way
     PlacementDecision decision;
     std::optional<LeaseId> credit;
     std::optional<LeaseId> lease;

@@ -36,7 +36,9 @@ class ScriptedClient final : public WorkerClient {
              absl::AnyInvocable<void(absl::StatusOr<LeaseId>)> done) override {
     absl::StatusOr<LeaseId> credit = next_admit.ok() ? absl::StatusOr<LeaseId>(NewLease(credits)) : next_admit;
     admits.push_back(worker);
-    loop_.Post([done = std::move(done), credit = std::move(credit)]() mutable { done(std::move(credit)); });
+    auto answer = [done = std::move(done), credit = std::move(credit)]() mutable { done(std::move(credit)); };
+    if (hold_admits) return held_admits.push_back(std::move(answer));
+    loop_.Post(std::move(answer));
   }
   void ReturnCredit(const WorkerId&, LeaseId credit) override { credits.erase(credit.value()); }
   void Reserve(const WorkerId& worker, handoff::ReserveCall call,
@@ -65,6 +67,8 @@ class ScriptedClient final : public WorkerClient {
   void CancelCall(handoff::CallId call) override { running.erase(call); }
 
   absl::StatusOr<LeaseId> next_admit = LeaseId();
+  bool hold_admits = false;
+  std::vector<absl::AnyInvocable<void()>> held_admits;
   absl::Status next_reserve;
   std::vector<WorkerId> admits;
   std::vector<std::pair<WorkerId, handoff::ReserveCall>> reserves;
@@ -273,6 +277,34 @@ TEST_F(RequestFlowTest, ALostWorkerFailsItsStreamsAtOnce) {
   EXPECT_EQ(client_.decodes.size(), 2u);
   flow->OnWorkerLost(WorkerId("nobody"));
   EXPECT_FALSE(events_.done);
+}
+
+TEST_F(RequestFlowTest, AWorkerLostAfterItsStreamFailedFailsNothingElse) {
+  auto flow = Start();
+  const WorkerId worker = client_.decodes[0].worker;
+  client_.decodes[0].events->OnEnd(absl::UnavailableError("broken"), {});
+  flow->OnWorkerLost(worker);
+  world_.RunFor(absl::Seconds(1));
+  EXPECT_EQ(client_.decodes.size(), 2u) << "one failure is one retry";
+  Serve(8);
+  EXPECT_TRUE(events_.status.ok()) << events_.status;
+  EXPECT_EQ(events_.summary.attempts, 2u);
+  ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, ACreditOfAFailedAttemptGoesBack) {
+  client_.hold_admits = true;
+  auto flow = Start();
+  ASSERT_EQ(client_.held_admits.size(), 1u);
+  for (const char* decode : {"d0", "d1"}) flow->OnWorkerLost(WorkerId(decode));
+  client_.held_admits[0]();
+  EXPECT_TRUE(client_.credits.empty());
+  EXPECT_TRUE(client_.reserves.empty());
+  client_.hold_admits = false;
+  world_.RunFor(absl::Seconds(1));
+  Serve(8);
+  EXPECT_TRUE(events_.status.ok()) << events_.status;
+  EXPECT_EQ(client_.decodes.size(), 1u);
 }
 
 TEST_F(RequestFlowTest, RefusalsForLackOfRoomWaitWithoutCountingAsAttempts) {

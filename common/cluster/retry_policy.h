@@ -40,6 +40,7 @@ inline FailureKind Classify(const absl::Status& status) {
     case absl::StatusCode::kUnimplemented: return FailureKind::kSuspect;
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kCancelled:  // by the worker: it drains, or its peer gave up
+    case absl::StatusCode::kNotFound:   // the reservation lapsed before it was asked for
     case absl::StatusCode::kFailedPrecondition: return FailureKind::kRetry;
     default: return FailureKind::kFinal;
   }

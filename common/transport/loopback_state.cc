@@ -366,6 +366,11 @@ void LoopbackState::Deliver(Event event, absl::Time now) {
   Connection& c = it->second;
   Side& own = c.sides[event.receiver.side];
   Node* node = FindNode(own.node);
+  // As a reset: whoever missed the news of the close learns it from the answer to what it sends.
+  if (node != nullptr && !own.open && !c.broken && c.sides[1 - event.receiver.side].open) {
+    ScheduleDown(End{event.receiver.connection, 1 - event.receiver.side},
+                 absl::UnavailableError("the peer had closed the connection"), true, now);
+  }
   const bool full =
       node != nullptr && own.endpoint == EndpointId() && node->endpoints >= limits_.endpoints_max;
   if (full && own.open) {

@@ -1,0 +1,80 @@
+// One process of a worker: the whole real worker with the toy model, on three simulated threads. A restart is a new object.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/ids.h"
+#include "base/random.h"
+#include "cluster/directory.h"
+#include "engine/toy_model.h"
+#include "handoff/worker.h"
+#include "kv/page_pool.h"
+#include "kv/prefix_index.h"
+#include "tests/support/sim_loop.h"
+#include "transport/loopback.h"
+
+namespace sluice::sim {
+
+struct ProcessOptions {
+  handoff::WorkerOptions worker;
+  engine::ToyModelOptions model;
+  size_t pages = 16;
+  // A step takes this long, and so much more per token.
+  absl::Duration step_cost = absl::Milliseconds(4);
+  absl::Duration token_cost = absl::Microseconds(200);
+};
+
+class SimProcess {
+ public:
+  // `name` is the worker's; it stays over restarts. World and network outlive the process.
+  SimProcess(testing::SimWorld& world, transport::LoopbackNetwork& network, absl::string_view name, cluster::Role role,
+             const ProcessOptions& options, uint64_t seed);
+  // As kill -9: nothing runs after it, nobody is told. Not from within one of the process's own tasks.
+  ~SimProcess();
+
+  // Stops the whole process for a while, as SIGSTOP does, or one of its threads; its memory can be read all the same.
+  void SetPaused(bool whole, bool engine, bool move);
+  // Hands what the network has for this process to its move loop.
+  void PostPoll();
+  bool WantsPoll() const;
+  void set_slowdown(double factor) { slowdown_ = factor; }
+
+  handoff::Worker& worker() { return *worker_; }
+  const kv::PagePool& pool() const { return *pool_; }
+  kv::PrefixIndex& index() { return *index_; }
+  const engine::ModelInfo& model_info() const { return model_->info(); }
+  transport::NodeId node() const { return transport_->node(); }
+  testing::SimLoop& engine_loop() { return engine_loop_; }
+  testing::SimLoop& move_loop() { return move_loop_; }
+  testing::SimLoop& rpc_loop() { return rpc_loop_; }
+  const cluster::WorkerDescription& description() const { return description_; }
+  cluster::LoadReport Load() const;
+
+  // What must hold after every event; empty if it does.
+  std::string CheckInvariants() const;
+  // What must hold once there is nothing to do: nothing is held and nothing is under way. Empty if so.
+  std::string CheckIdle();
+
+  bool snapshot_wanted = true;  // by whoever keeps the index of blocks
+
+ private:
+  const ProcessOptions options_;
+  testing::SimLoop& engine_loop_;
+  testing::SimLoop& move_loop_;
+  testing::SimLoop& rpc_loop_;
+  transport::LoopbackNetwork& network_;
+  SeededRandom random_;
+  double slowdown_ = 1;
+  bool poll_posted_ = false;
+  cluster::WorkerDescription description_;
+  std::unique_ptr<engine::ModelRunner> model_;
+  std::unique_ptr<transport::LoopbackTransport> transport_;
+  std::unique_ptr<kv::PagePool> pool_;
+  std::unique_ptr<kv::PrefixIndex> index_;
+  std::unique_ptr<handoff::Worker> worker_;
+};
+
+}  // namespace sluice::sim
