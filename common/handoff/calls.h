@@ -47,8 +47,8 @@ struct PrefillCall {
 
 struct DecodeCall {
   CallContext context;
-  std::optional<LeaseId> lease;             // empty: compute the prompt here
-  std::vector<request::TokenId> prompt;     // only without a lease
+  std::optional<LeaseId> lease;          // empty: compute the prompt here
+  std::vector<request::TokenId> prompt;  // only without a lease
   // Without a lease: what the client has. With one: empty unless the commit carries no token.
   std::vector<request::TokenId> emitted;
   request::SamplingParams sampling;

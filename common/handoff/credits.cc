@@ -14,16 +14,17 @@ void Credits::DropExpired() {
 absl::StatusOr<LeaseId> Credits::AdmitLocked(uint32_t prompt_tokens) {
   DropExpired();
   if (credits_.size() >= options_.credits_max) {
-    return absl::ResourceExhaustedError(absl::StrCat("all ", options_.credits_max, " start credits are out"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all ", options_.credits_max, " start credits are out"));
   }
   const uint64_t pages = pool_.layout().PagesFor(prompt_tokens);
   uint64_t promised = 0;
   for (const auto& [id, credit] : credits_) promised += credit.pages;
   const kv::PageCounts counts = pool_.counts();
   if (pages + promised > counts.free + counts.cached) {
-    return absl::ResourceExhaustedError(absl::StrCat("a prompt of ", prompt_tokens, " tokens needs ", pages, " pages; ",
-                                                     counts.free, " are free, ", counts.cached, " cached, ", promised,
-                                                     " promised"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a prompt of ", prompt_tokens, " tokens needs ", pages, " pages; ", counts.free,
+        " are free, ", counts.cached, " cached, ", promised, " promised"));
   }
   const LeaseId credit(random_.NextId128());
   credits_[credit] = {clock_.Now() + options_.lease, pages};

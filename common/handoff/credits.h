@@ -14,7 +14,8 @@
 
 namespace sluice::handoff {
 
-// Thread-safe. A credit is out from Admit until it expires unused, is returned, or its prompt has been computed.
+// Thread-safe. A credit is out from Admit until it expires unused, is returned, or its prompt has
+// been computed.
 class Credits {
  public:
   struct Options {
@@ -22,12 +23,15 @@ class Credits {
     absl::Duration lease = absl::Seconds(2);
   };
   // `pool`, `clock` and `random` outlive the credits; `random` must be thread-safe.
-  Credits(const Options& options, const kv::PagePool& pool, const Clock& clock, RandomSource& random)
+  Credits(const Options& options, const kv::PagePool& pool, const Clock& clock,
+          RandomSource& random)
       : options_(options), pool_(pool), clock_(clock), random_(random) {}
 
-  // Errors: RESOURCE_EXHAUSTED when all credits are out, or the prompt does not fit what is free or cached and not promised.
+  // Errors: RESOURCE_EXHAUSTED when all credits are out, or the prompt does not fit what is free or
+  // cached and not promised.
   absl::StatusOr<LeaseId> Admit(uint32_t prompt_tokens);
-  // The call has begun: the credit stays out until Return. A credit that has expired is asked for again.
+  // The call has begun: the credit stays out until Return. A credit that has expired is asked for
+  // again.
   absl::StatusOr<LeaseId> Use(LeaseId credit, uint32_t prompt_tokens);
   // The prompt's pages are allocated: they count as such, not as promised.
   void PagesTaken(LeaseId credit);

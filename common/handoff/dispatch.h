@@ -18,7 +18,8 @@ class MoveDispatcher final : public transport::Events {
   MoveDispatcher(HandoffSource& source, HandoffTaker& taker, MoveCounters& counters)
       : source_(source), taker_(taker), counters_(counters) {}
 
-  void OnMessage(transport::EndpointId from, absl::string_view header, absl::Span<const uint8_t> payload) override;
+  void OnMessage(transport::EndpointId from, absl::string_view header,
+                 absl::Span<const uint8_t> payload) override;
   void OnFetchDone(transport::FetchId fetch, const absl::Status& status) override;
   void OnPeerDown(transport::EndpointId endpoint, const absl::Status& reason) override;
 

@@ -1,4 +1,5 @@
-// The rules that make a page move safe, by name. Test builds can switch one off to show that it is needed.
+// The rules that make a page move safe, by name. Test builds can switch one off to show that it is
+// needed.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@ namespace sluice::handoff {
 enum class Guard : uint32_t {
   // Taker: the lease is checked after each read has completed, not only before it starts.
   kCheckAfterFetch,
-  // Taker: a lease counts from the sending of the grant or renewal, never from the arrival of an answer.
+  // Taker: a lease counts from the sending of the grant or renewal, never from the arrival of an
+  // answer.
   kCountFromSending,
   // Taker: a renewal counts only once the holder has acknowledged it.
   kRenewalNeedsAck,
@@ -22,9 +24,10 @@ enum class Guard : uint32_t {
   kMatchLease,
 };
 
-inline constexpr Guard kAllGuards[] = {
-    Guard::kCheckAfterFetch, Guard::kCountFromSending,  Guard::kRenewalNeedsAck, Guard::kNoResurrection,
-    Guard::kHoldWhileFetching, Guard::kPinUntilReleased, Guard::kMatchLease};
+inline constexpr Guard kAllGuards[] = {Guard::kCheckAfterFetch,   Guard::kCountFromSending,
+                                       Guard::kRenewalNeedsAck,   Guard::kNoResurrection,
+                                       Guard::kHoldWhileFetching, Guard::kPinUntilReleased,
+                                       Guard::kMatchLease};
 
 // Which guards are on: all of them, always, unless the build has fault points.
 class Guards {

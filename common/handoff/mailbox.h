@@ -1,20 +1,28 @@
-// Messages to a loop, in order, none lost: a loop may refuse a task when its queue is full, but what one loop of a worker tells
-// the other must arrive.
+// Messages to a loop, in order, none lost: a loop may refuse a task when its queue is full, but
+// what one loop of a worker tells the other must arrive.
 #pragma once
 
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
+#include "absl/status/status.h"
 #include "base/loop.h"
 #include "base/mutex.h"
 
 namespace sluice::handoff {
 
-// Holds at most one task in the loop's queue, whatever it carries. Bounded by its users: a few messages for each call.
+// A copy to send to another thread. Statuses share a counted representation, and ThreadSanitizer
+// cannot see the counting inside Debian's uninstrumented library.
+inline absl::Status Unshared(const absl::Status& status) {
+  return absl::Status(status.code(), status.message());
+}
+
+// Holds at most one task in the loop's queue, whatever it carries. Bounded by its users: a few
+// messages for each call.
 class Mailbox {
  public:
-  // The loop must have stopped before the mailbox is destroyed; what was not run by then is destroyed.
+  // The loop must have stopped before the mailbox is destroyed; what was not run by then is
+  // destroyed.
   explicit Mailbox(Loop& loop) : loop_(loop) {}
 
   // Thread-safe.

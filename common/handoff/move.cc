@@ -21,7 +21,8 @@ absl::StatusOr<kv::RopeOrder> ParseRopeOrder(absl::string_view name) {
   for (kv::RopeOrder order : {kv::RopeOrder::kHalfSplit, kv::RopeOrder::kInterleaved}) {
     if (name == RopeOrderName(order)) return order;
   }
-  return absl::InvalidArgumentError(absl::StrCat("rope order \"", name, "\" is neither half_split nor interleaved"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("rope order \"", name, "\" is neither half_split nor interleaved"));
 }
 
 absl::StatusOr<kv::Shard> ShardFromProto(const v1::Shard& shard) {
@@ -29,12 +30,15 @@ absl::StatusOr<kv::Shard> ShardFromProto(const v1::Shard& shard) {
   out.rank = shard.rank();
   out.count = shard.count();
   if (out.count == 0 || out.rank >= out.count) {
-    return absl::InvalidArgumentError(absl::StrCat("shard ", out.rank, " of ", out.count, " does not exist"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard ", out.rank, " of ", out.count, " does not exist"));
   }
   if (shard.kind() != v1::Shard::KIND_HEADS && shard.kind() != v1::Shard::KIND_REPLICATED) {
-    return absl::InvalidArgumentError(absl::StrCat("unknown shard kind ", static_cast<int>(shard.kind())));
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown shard kind ", static_cast<int>(shard.kind())));
   }
-  out.kind = shard.kind() == v1::Shard::KIND_HEADS ? kv::Shard::Kind::kHeads : kv::Shard::Kind::kReplicated;
+  out.kind = shard.kind() == v1::Shard::KIND_HEADS ? kv::Shard::Kind::kHeads
+                                                   : kv::Shard::Kind::kReplicated;
   return out;
 }
 
@@ -50,7 +54,8 @@ uint64_t PieceDigest(absl::Span<const uint8_t> bytes) {
 }
 
 uint64_t CommitDigest(absl::Span<const uint64_t> digests) {
-  const bool any = std::any_of(digests.begin(), digests.end(), [](uint64_t digest) { return digest != 0; });
+  const bool any =
+      std::any_of(digests.begin(), digests.end(), [](uint64_t digest) { return digest != 0; });
   return any ? std::max<uint64_t>(Hash64(digests.data(), digests.size() * sizeof(uint64_t)), 1) : 0;
 }
 
@@ -73,23 +78,27 @@ v1::SampledToken ToProto(const request::SampledToken& token) {
   return out;
 }
 
-absl::StatusOr<request::SampledToken> FromProto(const v1::SampledToken& token, request::TokenId vocabulary) {
+absl::StatusOr<request::SampledToken> FromProto(const v1::SampledToken& token,
+                                                request::TokenId vocabulary) {
   const auto known = [vocabulary](uint32_t id) { return id < static_cast<uint32_t>(vocabulary); };
   if (token.top_size() > request::kLogprobsMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(token.top_size(), " top log-probabilities, at most ", request::kLogprobsMax, " are allowed"));
+    return absl::InvalidArgumentError(absl::StrCat(token.top_size(),
+                                                   " top log-probabilities, at most ",
+                                                   request::kLogprobsMax, " are allowed"));
   }
   request::SampledToken out;
   if (!known(token.token()) || std::isnan(token.logprob())) {
-    return absl::InvalidArgumentError(absl::StrCat("first token ", token.token(), " with log-probability ",
-                                                   token.logprob(), " in a vocabulary of ", vocabulary));
+    return absl::InvalidArgumentError(absl::StrCat("first token ", token.token(),
+                                                   " with log-probability ", token.logprob(),
+                                                   " in a vocabulary of ", vocabulary));
   }
   out.token = static_cast<request::TokenId>(token.token());
   out.logprob = token.logprob();
   for (const v1::TokenLogprob& entry : token.top()) {
     if (!known(entry.token()) || std::isnan(entry.logprob())) {
-      return absl::InvalidArgumentError(absl::StrCat("top token ", entry.token(), " with log-probability ",
-                                                     entry.logprob(), " in a vocabulary of ", vocabulary));
+      return absl::InvalidArgumentError(absl::StrCat("top token ", entry.token(),
+                                                     " with log-probability ", entry.logprob(),
+                                                     " in a vocabulary of ", vocabulary));
     }
     out.top.push_back({static_cast<request::TokenId>(entry.token()), entry.logprob()});
   }
@@ -110,8 +119,9 @@ v1::PageLayout ToProto(const kv::PageLayout& layout) {
   out.set_centre_digest(spec.centre_digest);
   out.mutable_shard()->set_rank(spec.shard.rank);
   out.mutable_shard()->set_count(spec.shard.count);
-  out.mutable_shard()->set_kind(spec.shard.kind == kv::Shard::Kind::kHeads ? v1::Shard::KIND_HEADS
-                                                                           : v1::Shard::KIND_REPLICATED);
+  out.mutable_shard()->set_kind(spec.shard.kind == kv::Shard::Kind::kHeads
+                                    ? v1::Shard::KIND_HEADS
+                                    : v1::Shard::KIND_REPLICATED);
   out.set_page_bytes(layout.page_bytes());
   return out;
 }
@@ -130,8 +140,9 @@ absl::StatusOr<kv::PageLayout> FromProto(const v1::PageLayout& layout) {
   SLUICE_ASSIGN_OR_RETURN(spec.shard, ShardFromProto(layout.shard()));
   SLUICE_ASSIGN_OR_RETURN(kv::PageLayout made, kv::PageLayout::Make(spec));
   if (made.page_bytes() != layout.page_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat("a page of this layout has ", made.page_bytes(), " bytes, not ",
-                                                   layout.page_bytes(), ": ", made.Describe()));
+    return absl::InvalidArgumentError(absl::StrCat("a page of this layout has ", made.page_bytes(),
+                                                   " bytes, not ", layout.page_bytes(), ": ",
+                                                   made.Describe()));
   }
   return made;
 }

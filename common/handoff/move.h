@@ -27,7 +27,9 @@ class Counter {
     value_.store(other.value_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     return *this;
   }
-  operator uint64_t() const { return value_.load(std::memory_order_relaxed); }  // NOLINT: reads like a number
+  operator uint64_t() const {
+    return value_.load(std::memory_order_relaxed);
+  }  // NOLINT: reads like a number
   void operator++() { *this += 1; }
   void operator+=(uint64_t by) { value_.fetch_add(by, std::memory_order_relaxed); }
   void operator-=(uint64_t by) { value_.fetch_sub(by, std::memory_order_relaxed); }
@@ -36,8 +38,8 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// Counters of the page-move protocol; names follow the metrics. Bytes and pieces count when their transfer is complete, so
-// the sums of both sides agree.
+// Counters of the page-move protocol; names follow the metrics. Bytes and pieces count when their
+// transfer is complete, so the sums of both sides agree.
 struct MoveCounters {
   Counter bytes_sent;
   Counter bytes_received;
@@ -67,11 +69,14 @@ uint64_t CommitDigest(absl::Span<const uint64_t> digests);
 bool ParseLease(absl::string_view bytes, LeaseId* out);
 
 v1::SampledToken ToProto(const request::SampledToken& token);
-// Errors: INVALID_ARGUMENT for ids outside the vocabulary, log-probabilities that are not numbers, or a list that is too long.
-absl::StatusOr<request::SampledToken> FromProto(const v1::SampledToken& token, request::TokenId vocabulary);
+// Errors: INVALID_ARGUMENT for ids outside the vocabulary, log-probabilities that are not numbers,
+// or a list that is too long.
+absl::StatusOr<request::SampledToken> FromProto(const v1::SampledToken& token,
+                                                request::TokenId vocabulary);
 
 v1::PageLayout ToProto(const kv::PageLayout& layout);
-// Errors: INVALID_ARGUMENT for unknown names, dimensions that PageLayout refuses, or a page size that does not follow.
+// Errors: INVALID_ARGUMENT for unknown names, dimensions that PageLayout refuses, or a page size
+// that does not follow.
 absl::StatusOr<kv::PageLayout> FromProto(const v1::PageLayout& layout);
 
 }  // namespace sluice::handoff

@@ -1,57 +1,11 @@
-// Source and taker together on a simulated network: what a healthy move does, and every way in which one ends early.
-#include <optional>
-
+// Source and taker together on a simulated network: what a healthy move does, and what its leases
+// allow.
 #include <gtest/gtest.h>
 
-#include "handoff/move_test_support.h"
+#include "handoff/move_scenario.h"
 
 namespace sluice::handoff {
 namespace {
-
-using Landed = std::optional<absl::StatusOr<LandedSequence>>;
-
-// One move from grant to landing; content and counters are for the test to look at.
-struct Move {
-  v1::Grant grant;
-  LeaseId lease;
-  Landed result;
-};
-
-void Begin(MoveTest& test, uint32_t tokens, Move* move, uint64_t seed = 7) {
-  const absl::StatusOr<v1::Grant> grant = test.Reserve(test.Call(test.Prompt(tokens, seed)));
-  ASSERT_TRUE(grant.ok()) << grant.status();
-  move->grant = *grant;
-  move->lease = MoveTest::LeaseOf(*grant);
-  ASSERT_TRUE(test.Open(*grant, tokens).ok());
-  test.Attach(move->lease, &move->result);
-}
-
-void Compute(MoveTest& test, uint32_t tokens, const Move& move, uint64_t seed = 7) {
-  test.On(test.p, [&] { test.ComputeAndOffer(move.lease, seed, tokens, move.grant.held().blocks()); });
-}
-
-void ExpectContent(const MoveTest& test, const Move& move, uint64_t seed = 7) {
-  ASSERT_TRUE(move.result.has_value());
-  ASSERT_TRUE(move.result->ok()) << move.result->status();
-  const LandedSequence& landed = **move.result;
-  const uint32_t blocks = test.d.pool->layout().PagesFor(static_cast<uint32_t>(landed.prompt.size()));
-  ASSERT_GE(landed.pages.size(), blocks);
-  for (uint32_t block = 0; block < blocks; ++block) {
-    EXPECT_TRUE(test.Holds(landed.pages[block], seed, block)) << "block " << block;
-  }
-}
-
-// After everything has ended, no page of either pool is held by anybody.
-void ExpectNothingHeld(MoveTest& test, Move* move) {
-  move->result.reset();
-  test.world.RunFor(test.options.lease * 3);
-  EXPECT_EQ(test.p.PagesHeld(), 0u);
-  EXPECT_EQ(test.d.PagesHeld(), 0u);
-  EXPECT_EQ(test.p.source->transfers(), 0u);
-  EXPECT_EQ(test.d.taker->reservations(), 0u);
-  EXPECT_EQ(test.d.taker->fetches_outstanding(), 0u);
-  EXPECT_EQ(test.d.counters.quarantined_now, 0u);
-}
 
 class MoveKinds : public ::testing::TestWithParam<std::tuple<bool, DigestMode, uint32_t>> {};
 
@@ -73,8 +27,10 @@ TEST_P(MoveKinds, BytesArriveAsTheyWereAndCountersAgree) {
   ASSERT_TRUE(landed.first.has_value());
   EXPECT_EQ(landed.first->token, 7);
   const kv::PageLayout& layout = test.p.pool->layout();
-  EXPECT_EQ(landed.bytes, uint64_t{layout.PagesFor(tokens)} * layout.PieceRange(0, options.layers).bytes);
-  // A sequence's pages carry its lease as owner, and generations of this pool: the header never travels.
+  EXPECT_EQ(landed.bytes,
+            uint64_t{layout.PagesFor(tokens)} * layout.PieceRange(0, options.layers).bytes);
+  // A sequence's pages carry its lease as owner, and generations of this pool: the header never
+  // travels.
   for (const kv::PageLease& page : landed.pages) {
     kv::PageHeader header;
     memcpy(&header, page.data(), sizeof(header));
@@ -90,28 +46,32 @@ TEST_P(MoveKinds, BytesArriveAsTheyWereAndCountersAgree) {
   EXPECT_EQ(test.p.counters.transfers_completed, 1u);
   EXPECT_EQ(test.d.counters.transfers_completed, 1u);
   for (const MoveCounters* counters : {&test.p.counters, &test.d.counters}) {
-    EXPECT_EQ(counters->stale_messages + counters->duplicate_messages + counters->invalid_messages, 0u);
-    EXPECT_EQ(counters->transfers_failed + counters->digest_failures + counters->lease_expiries, 0u);
+    EXPECT_EQ(counters->stale_messages + counters->duplicate_messages + counters->invalid_messages,
+              0u);
+    EXPECT_EQ(counters->transfers_failed + counters->digest_failures + counters->lease_expiries,
+              0u);
   }
   EXPECT_EQ(test.p.PagesHeld(), 0u) << "the release unpins at once, not at the end of the lease";
   ExpectNothingHeld(test, &move);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MoveKinds,
-                         ::testing::Combine(::testing::Bool(),
-                                            ::testing::Values(DigestMode::kOff, DigestMode::kSampled,
-                                                              DigestMode::kFull),
-                                            ::testing::Values(1u, 15u, 16u, 17u, 100u)));
+INSTANTIATE_TEST_SUITE_P(
+    All, MoveKinds,
+    ::testing::Combine(::testing::Bool(),
+                       ::testing::Values(DigestMode::kOff, DigestMode::kSampled, DigestMode::kFull),
+                       ::testing::Values(1u, 15u, 16u, 17u, 100u)));
 
 // Publishes the prompt's full blocks on the taker, as a decode worker's engine does.
-void HoldBlocks(MoveTest& test, const std::vector<request::TokenId>& prompt, uint32_t blocks, uint64_t seed) {
+void HoldBlocks(MoveTest& test, const std::vector<request::TokenId>& prompt, uint32_t blocks,
+                uint64_t seed) {
   const kv::KeyContext context{TestId(1), TestId(2), test.d.pool->layout().hash(), ""};
   const std::vector<kv::BlockKey> keys =
       kv::BlockKeys(*test.Call(prompt).context.domain, context, prompt, kTestPageTokens);
   std::vector<kv::PageLease> pages = *test.d.pool->Allocate(blocks, TestId(9), TenantId("t"));
   for (uint32_t block = 0; block < blocks; ++block) {
     test.Write(pages[block], seed, block);
-    test.d.index->Insert(keys[block], block == 0 ? kv::BlockKey() : keys[block - 1], pages[block], TenantId("t"));
+    test.d.index->Insert(keys[block], block == 0 ? kv::BlockKey() : keys[block - 1], pages[block],
+                         TenantId("t"));
   }
 }
 
@@ -217,14 +177,17 @@ TEST(Move, RenewalsCarryALongPrefill) {
 
 TEST(Move, WithoutAcknowledgementTheTakersLeaseEndsFirst) {
   MoveTest test;
-  test.p.tap->on_send = [](v1::MoveMessage& message, auto&) { return message.has_renew_ack() ? 0 : 1; };
+  test.p.tap->on_send = [](v1::MoveMessage& message, auto&) {
+    return message.has_renew_ack() ? 0 : 1;
+  };
   Move move;
   Begin(test, 20, &move);
   test.world.RunFor(test.options.lease);
   ASSERT_TRUE(move.result.has_value());
   EXPECT_TRUE(absl::IsAborted(move.result->status())) << move.result->status();
   EXPECT_EQ(test.d.counters.lease_expiries, 1u);
-  EXPECT_EQ(test.p.counters.lease_expiries, 0u) << "the holder renewed, and was told that the taker gave up";
+  EXPECT_EQ(test.p.counters.lease_expiries, 0u)
+      << "the holder renewed, and was told that the taker gave up";
   EXPECT_TRUE(absl::IsAborted(test.p.ended[move.lease].first));
   ExpectNothingHeld(test, &move);
 }
@@ -274,16 +237,21 @@ TEST(Move, TheHolderChecksTheGrant) {
     return test.Open(grant, 20);
   };
   EXPECT_TRUE(absl::IsInvalidArgument(open([](v1::Grant& g) { g.set_lease_id("short"); })));
-  EXPECT_TRUE(absl::IsInvalidArgument(open([](v1::Grant& g) { g.set_lease_id(std::string(16, '\0')); })));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(open([](v1::Grant& g) { g.set_lease_id(std::string(16, '\0')); })));
   EXPECT_TRUE(absl::IsFailedPrecondition(open([](v1::Grant& g) { g.set_holder_incarnation(5); })));
   EXPECT_TRUE(absl::IsInvalidArgument(open([](v1::Grant& g) { g.set_lease_ms(0); })));
   EXPECT_TRUE(absl::IsInvalidArgument(open([](v1::Grant& g) { g.set_lease_ms(3'600'000); })));
   EXPECT_TRUE(absl::IsFailedPrecondition(open([](v1::Grant& g) { g.set_tokens_max(19); })));
   EXPECT_TRUE(absl::IsFailedPrecondition(open([](v1::Grant& g) { g.set_pages_max(1); })));
   EXPECT_TRUE(absl::IsInvalidArgument(open([](v1::Grant& g) { g.mutable_held()->set_blocks(3); })));
-  EXPECT_TRUE(absl::IsFailedPrecondition(open([](v1::Grant& g) { g.mutable_addresses(0)->set_backend("tls"); })));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      open([](v1::Grant& g) { g.mutable_addresses(0)->set_backend("tls"); })));
   EXPECT_FALSE(open([](v1::Grant& g) { g.mutable_addresses(0)->set_address("nobody"); }).ok());
-  const absl::Status layout = open([](v1::Grant& g) { *g.mutable_layout() = ToProto(TestLayout(9)); g.set_layout_hash("x"); });
+  const absl::Status layout = open([](v1::Grant& g) {
+    *g.mutable_layout() = ToProto(TestLayout(9));
+    g.set_layout_hash("x");
+  });
   EXPECT_TRUE(absl::IsFailedPrecondition(layout));
   EXPECT_NE(layout.message().find(TestLayout(9).Describe()), absl::string_view::npos) << layout;
   EXPECT_NE(layout.message().find(TestLayout(4).Describe()), absl::string_view::npos) << layout;
@@ -300,10 +268,12 @@ TEST(Move, TheTakerChecksTheCall) {
     return test.Reserve(call).status();
   };
   EXPECT_TRUE(absl::IsInvalidArgument(reserve([](ReserveCall& c) { c.prompt.clear(); })));
-  EXPECT_TRUE(absl::IsInvalidArgument(reserve([](ReserveCall& c) { c.prompt[3] = kTestVocabulary; })));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(reserve([](ReserveCall& c) { c.prompt[3] = kTestVocabulary; })));
   EXPECT_TRUE(absl::IsInvalidArgument(reserve([](ReserveCall& c) { c.prompt[3] = -1; })));
   EXPECT_TRUE(absl::IsInvalidArgument(reserve([](ReserveCall& c) { c.prompt.resize(4097); })));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(reserve([](ReserveCall& c) { c.context.deadline = absl::InfinitePast(); })));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      reserve([](ReserveCall& c) { c.context.deadline = absl::InfinitePast(); })));
   const absl::Status layout = reserve([](ReserveCall& c) {
     c.holder_layout_hash = TestId(5);
     c.holder_layout = "theirs";
@@ -462,7 +432,9 @@ TEST(Move, ATakerThatWasStoppedThrowsAwayWhatItRead) {
 TEST(Move, ALostReleaseIsRepeatedUntilAcknowledged) {
   MoveTest test;
   int lose = 3;
-  test.d.tap->on_send = [&](v1::MoveMessage& message, auto&) { return message.has_released() && lose-- > 0 ? 0 : 1; };
+  test.d.tap->on_send = [&](v1::MoveMessage& message, auto&) {
+    return message.has_released() && lose-- > 0 ? 0 : 1;
+  };
   Move move;
   Begin(test, 20, &move);
   Compute(test, 20, move);
@@ -478,7 +450,9 @@ TEST(Move, ALostReleaseIsRepeatedUntilAcknowledged) {
 
 TEST(Move, WhenEveryReleaseIsLostTheHolderWaitsForItsLease) {
   MoveTest test;
-  test.d.tap->on_send = [&](v1::MoveMessage& message, auto&) { return message.has_released() ? 0 : 1; };
+  test.d.tap->on_send = [&](v1::MoveMessage& message, auto&) {
+    return message.has_released() ? 0 : 1;
+  };
   Move move;
   Begin(test, 20, &move);
   Compute(test, 20, move);
@@ -490,218 +464,5 @@ TEST(Move, WhenEveryReleaseIsLostTheHolderWaitsForItsLease) {
   EXPECT_TRUE(absl::IsAborted(test.p.ended[move.lease].first));
   ExpectNothingHeld(test, &move);
 }
-
-// A message of each kind that is lost once: either the move completes, or both sides learn of its end, in bounded time.
-class LostOnce : public ::testing::TestWithParam<std::tuple<v1::MoveMessage::BodyCase, int>> {};
-
-TEST_P(LostOnce, EndsCleanly) {
-  MoveTest test;
-  const auto [kind, nth] = GetParam();
-  int count = 0;
-  const auto lose = [&](v1::MoveMessage& message, auto&) { return message.body_case() == kind && count++ == nth ? 0 : 1; };
-  test.p.tap->on_send = lose;
-  test.d.tap->on_send = lose;
-  Move move;
-  Begin(test, 40, &move);
-  test.world.RunFor(test.options.lease * 0.6);
-  Compute(test, 40, move);
-  test.world.RunFor(absl::Minutes(2));
-  ASSERT_TRUE(move.result.has_value());
-  if (move.result->ok()) ExpectContent(test, move);
-  EXPECT_EQ(test.p.ended.size(), 1u);
-  EXPECT_EQ(test.p.ended[move.lease].first.ok(), move.result->ok());
-  ExpectNothingHeld(test, &move);
-}
-
-INSTANTIATE_TEST_SUITE_P(Kinds, LostOnce,
-                         ::testing::Combine(::testing::Values(v1::MoveMessage::kOffer, v1::MoveMessage::kCommit,
-                                                              v1::MoveMessage::kRenew, v1::MoveMessage::kRenewAck,
-                                                              v1::MoveMessage::kReleased,
-                                                              v1::MoveMessage::kReleasedAck),
-                                            ::testing::Values(0, 1)));
-
-TEST(Move, DuplicatesOfEveryMessageChangeNothing) {
-  MoveTest test;
-  const auto twice = [](v1::MoveMessage&, auto&) { return 2; };
-  test.p.tap->on_send = twice;
-  test.d.tap->on_send = twice;
-  Move move;
-  Begin(test, 40, &move);
-  test.world.RunFor(test.options.lease * 0.6);
-  Compute(test, 40, move);
-  test.world.RunFor(absl::Seconds(1));
-  ExpectContent(test, move);
-  EXPECT_GT(test.d.counters.duplicate_messages, 0u);
-  EXPECT_EQ(test.d.counters.pieces_received, test.p.counters.pieces_sent);
-  EXPECT_EQ(test.d.counters.transfers_failed + test.p.counters.transfers_failed, 0u);
-  ExpectNothingHeld(test, &move);
-}
-
-TEST(Move, TheCommitMayOvertakeOffers) {
-  for (uint64_t seed = 1; seed <= 50; ++seed) {
-    MoveOptions options;
-    options.seed = seed;
-    options.link.delay_max = absl::Milliseconds(5);
-    options.link.reorder = 0.7;
-    MoveTest test(options);
-    Move move;
-    Begin(test, 60, &move);
-    Compute(test, 60, move);
-    test.world.RunFor(absl::Seconds(2));
-    ExpectContent(test, move);
-    ExpectNothingHeld(test, &move);
-  }
-}
-
-TEST(Move, AFullSendQueueOnlyDelays) {
-  MoveTest test;
-  Move move;
-  Begin(test, 40, &move);
-  test.p.tap->refuse_sends = true;
-  Compute(test, 40, move);
-  test.world.RunFor(absl::Milliseconds(50));
-  EXPECT_FALSE(move.result.has_value());
-  test.p.tap->refuse_sends = false;
-  test.world.RunFor(absl::Milliseconds(50));
-  ExpectContent(test, move);
-  ExpectNothingHeld(test, &move);
-}
-
-TEST(Move, DamagedBytesAreRefused) {
-  MoveOptions options;
-  options.true_get = false;
-  MoveTest test(options);
-  test.p.tap->on_send = [](v1::MoveMessage&, std::vector<uint8_t>& payload) {
-    if (!payload.empty()) payload[payload.size() / 2] ^= 1;
-    return 1;
-  };
-  Move move;
-  Begin(test, 20, &move);
-  Compute(test, 20, move);
-  test.world.RunFor(absl::Seconds(1));
-  ASSERT_TRUE(move.result.has_value());
-  EXPECT_TRUE(absl::IsAborted(move.result->status()));
-  EXPECT_EQ(test.d.counters.digest_failures, 1u);
-  EXPECT_TRUE(absl::IsAborted(test.p.ended[move.lease].first));
-  ExpectNothingHeld(test, &move);
-}
-
-TEST(Move, AFailedReadEndsTheMove) {
-  MoveOptions options;
-  options.link.fetch_error = 1.0;
-  MoveTest test(options);
-  Move move;
-  Begin(test, 40, &move);
-  Compute(test, 40, move);
-  test.world.RunFor(absl::Seconds(1));
-  ASSERT_TRUE(move.result.has_value());
-  EXPECT_TRUE(absl::IsUnavailable(move.result->status()));
-  ExpectNothingHeld(test, &move);
-}
-
-TEST(Move, TheRequestsDeadlineEndsTheReservation) {
-  MoveTest test;
-  ReserveCall call = test.Call(test.Prompt(20, 7));
-  call.context.deadline = test.world.Now() + absl::Seconds(3);
-  Move move;
-  move.grant = *test.Reserve(call);
-  EXPECT_EQ(move.grant.deadline_ms(), 3000u);
-  move.lease = MoveTest::LeaseOf(move.grant);
-  ASSERT_TRUE(test.Open(move.grant, 20).ok());
-  test.Attach(move.lease, &move.result);
-  test.world.RunFor(absl::Seconds(4));
-  ASSERT_TRUE(move.result.has_value());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(move.result->status()));
-  EXPECT_TRUE(absl::IsAborted(test.p.ended[move.lease].first));
-  ExpectNothingHeld(test, &move);
-}
-
-// Either side dies at each moment of a move: the other learns of it, and its pages come back.
-class PeerDown : public ::testing::TestWithParam<std::tuple<bool, int>> {};
-
-TEST_P(PeerDown, TheSurvivorGetsItsPagesBack) {
-  const auto [holder_dies, step] = GetParam();
-  MoveOptions options;
-  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
-  MoveTest test(options);
-  Move move;
-  Begin(test, 40, &move);
-  test.world.RunFor(absl::Milliseconds(150));
-  Compute(test, 40, move);
-  test.world.RunFor(absl::Milliseconds(50) * step);
-  MoveNode& dead = holder_dies ? test.p : test.d;
-  MoveNode& survivor = holder_dies ? test.d : test.p;
-  test.network.Crash(dead.inner->node());
-  dead.loop.Crash();
-  test.world.RunFor(options.lease * 3);
-  if (holder_dies) {
-    ASSERT_TRUE(move.result.has_value());
-    if (move.result->ok()) ExpectContent(test, move);
-    else EXPECT_TRUE(absl::IsUnavailable(move.result->status())) << move.result->status();
-    move.result.reset();
-    EXPECT_EQ(survivor.taker->reservations(), 0u);
-  } else {
-    EXPECT_EQ(survivor.ended.size(), 1u);
-    EXPECT_EQ(survivor.source->transfers(), 0u);
-  }
-  EXPECT_EQ(survivor.PagesHeld(), 0u);
-}
-
-INSTANTIATE_TEST_SUITE_P(Moments, PeerDown, ::testing::Combine(::testing::Bool(), ::testing::Range(0, 14)));
-
-TEST(Move, AHolderKeepsPagesInPlaceWhenOnlyTheConnectionBroke) {
-  MoveOptions options;
-  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
-  MoveTest test(options);
-  Move move;
-  Begin(test, 20, &move);
-  test.world.RunFor(absl::Milliseconds(200));
-  Compute(test, 20, move);
-  test.world.RunFor(absl::Milliseconds(110));
-  test.network.Disconnect(test.p.inner->node(), test.d.inner->node());
-  test.world.RunFor(absl::Seconds(1));
-  EXPECT_TRUE(absl::IsUnavailable(test.p.ended[move.lease].first));
-  EXPECT_TRUE(absl::IsUnavailable(move.result->status()));
-  EXPECT_EQ(test.p.PagesHeld(), 2u) << "a reader may be alive";
-  ExpectNothingHeld(test, &move);
-}
-
-// Every fault point, failing once.
-class FaultPoints : public ::testing::TestWithParam<std::string> {};
-
-TEST_P(FaultPoints, FailTheMoveAndNothingElse) {
-  MoveTest test;
-  for (MoveNode* node : {&test.p, &test.d}) {
-    node->faults.Arm(GetParam(), [node, hit = false]() mutable {
-      return std::exchange(hit, true) ? absl::OkStatus() : absl::InternalError("fault");
-    });
-  }
-  Move move;
-  const absl::StatusOr<v1::Grant> grant = test.Reserve(test.Call(test.Prompt(20, 7)));
-  if (grant.ok()) {
-    move.grant = *grant;
-    move.lease = MoveTest::LeaseOf(*grant);
-    test.Attach(move.lease, &move.result);
-    if (test.Open(*grant, 20).ok()) Compute(test, 20, move);
-  }
-  test.world.RunFor(absl::Minutes(2));
-  EXPECT_EQ(test.p.faults.HitCount(GetParam()) + test.d.faults.HitCount(GetParam()) > 0, true);
-  if (GetParam() == "handoff.released") ExpectContent(test, move);
-  ExpectNothingHeld(test, &move);
-  // And the next one works.
-  Move next;
-  Begin(test, 20, &next, 8);
-  Compute(test, 20, next, 8);
-  test.world.RunFor(absl::Seconds(1));
-  ExpectContent(test, next, 8);
-  ExpectNothingHeld(test, &next);
-}
-
-INSTANTIATE_TEST_SUITE_P(All, FaultPoints,
-                         ::testing::Values("handoff.grant", "handoff.open", "handoff.offer_sent",
-                                           "handoff.offer_received", "handoff.fetch_started", "handoff.fetch_done",
-                                           "handoff.commit_sent", "handoff.commit_received", "handoff.landed",
-                                           "handoff.released"));
-
 }  // namespace
 }  // namespace sluice::handoff

@@ -1,4 +1,5 @@
-// Two workers' hand-off sides on a simulated network, with hooks on every message: what the tests of this folder share.
+// Two workers' hand-off sides on a simulated network, with hooks on every message: what the tests
+// of this folder share.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +35,14 @@ class TapTransport final : public transport::Transport {
 
   const transport::Capabilities& capabilities() const override { return capabilities_; }
   std::string LocalAddress() const override { return inner_.LocalAddress(); }
-  absl::StatusOr<transport::Region> AllocateRegion(size_t bytes) override { return inner_.AllocateRegion(bytes); }
-  absl::StatusOr<transport::EndpointId> Connect(absl::string_view address) override { return inner_.Connect(address); }
-  absl::Status Send(transport::EndpointId to, absl::string_view header, absl::Span<const uint8_t> payload) override {
+  absl::StatusOr<transport::Region> AllocateRegion(size_t bytes) override {
+    return inner_.AllocateRegion(bytes);
+  }
+  absl::StatusOr<transport::EndpointId> Connect(absl::string_view address) override {
+    return inner_.Connect(address);
+  }
+  absl::Status Send(transport::EndpointId to, absl::string_view header,
+                    absl::Span<const uint8_t> payload) override {
     SLUICE_CHECK(header.size() + payload.size() <= capabilities_.message_bytes_max);
     if (refuse_sends) return absl::ResourceExhaustedError("the send queue is full");
     v1::MoveMessage message;
@@ -45,11 +51,12 @@ class TapTransport final : public transport::Transport {
     const int copies = on_send ? on_send(message, bytes) : 1;
     sent.push_back(message);
     absl::Status status;
-    for (int i = 0; i < copies && status.ok(); ++i) status = inner_.Send(to, message.SerializeAsString(), bytes);
+    for (int i = 0; i < copies && status.ok(); ++i)
+      status = inner_.Send(to, message.SerializeAsString(), bytes);
     return status;
   }
-  absl::StatusOr<transport::FetchId> Fetch(transport::EndpointId from, absl::string_view remote_key, uint64_t offset,
-                                           absl::Span<uint8_t> local) override {
+  absl::StatusOr<transport::FetchId> Fetch(transport::EndpointId from, absl::string_view remote_key,
+                                           uint64_t offset, absl::Span<uint8_t> local) override {
     SLUICE_CHECK(capabilities_.true_get);
     return inner_.Fetch(from, remote_key, offset, local);
   }
@@ -97,8 +104,8 @@ inline Id128 TestId(uint64_t value) { return {Mix64(value), Mix64(value + 1)}; }
 // One worker without an engine: both sides of the hand-off, a pool, a loop.
 class MoveNode final : public SourceEvents {
  public:
-  MoveNode(const std::string& name, uint64_t number, const MoveOptions& options, testing::SimWorld& world,
-           transport::LoopbackNetwork& network)
+  MoveNode(const std::string& name, uint64_t number, const MoveOptions& options,
+           testing::SimWorld& world, transport::LoopbackNetwork& network)
       : incarnation(1000 + number), loop(world.AddLoop(name)), random_(number + 17 * options.seed) {
     inner = *network.CreateTransport();
     tap = std::make_unique<TapTransport>(*inner, options.true_get, options.message_bytes_max);
@@ -117,7 +124,8 @@ class MoveNode final : public SourceEvents {
     source_options.served_max = options.served_max;
     source_options.guards = options.guards;
     source = std::make_unique<HandoffSource>(
-        source_options, HandoffSource::Dependencies{*pool, *tap, region_.remote_key, loop, *this, counters, &faults});
+        source_options, HandoffSource::Dependencies{*pool, *tap, region_.remote_key, loop, *this,
+                                                    counters, &faults});
     TakerOptions taker_options;
     taker_options.incarnation = incarnation;
     taker_options.model_digest = TestId(1);
@@ -130,7 +138,8 @@ class MoveNode final : public SourceEvents {
     taker_options.fetches_max = options.fetches_max;
     taker_options.guards = options.guards;
     taker = std::make_unique<HandoffTaker>(
-        taker_options, HandoffTaker::Dependencies{*pool, *index, *tap, loop, random_, counters, &faults});
+        taker_options,
+        HandoffTaker::Dependencies{*pool, *index, *tap, loop, random_, counters, &faults});
     dispatcher = std::make_unique<MoveDispatcher>(*source, *taker, counters);
   }
 
@@ -180,7 +189,8 @@ class MoveTest {
   std::vector<request::TokenId> Prompt(uint32_t tokens, uint64_t seed = 1) const {
     SeededRandom random(seed);
     std::vector<request::TokenId> prompt;
-    for (uint32_t i = 0; i < tokens; ++i) prompt.push_back(static_cast<request::TokenId>(random.Below(kTestVocabulary)));
+    for (uint32_t i = 0; i < tokens; ++i)
+      prompt.push_back(static_cast<request::TokenId>(random.Below(kTestVocabulary)));
     return prompt;
   }
   ReserveCall Call(std::vector<request::TokenId> prompt) const {
@@ -208,7 +218,8 @@ class MoveTest {
   void Write(const kv::PageLease& page, uint64_t seed, uint32_t block) const {
     for (uint32_t layer = 0; layer < options.layers; ++layer) {
       const std::vector<uint8_t> bytes = Content(seed, block, layer);
-      memcpy(page.data() + p.pool->layout().PieceRange(layer, layer + 1).offset, bytes.data(), bytes.size());
+      memcpy(page.data() + p.pool->layout().PieceRange(layer, layer + 1).offset, bytes.data(),
+             bytes.size());
     }
   }
   bool Holds(const kv::PageLease& page, uint64_t seed, uint32_t block) const {
@@ -220,11 +231,14 @@ class MoveTest {
     return true;
   }
 
-  // The holder's engine: computes the blocks from `held` on and reports them in groups of layers, then commits. Runs on p's
-  // loop. Its own references go with the call, as an engine's do when a prompt is done.
-  void ComputeAndOffer(LeaseId lease, uint64_t seed, uint32_t tokens, uint32_t held, uint32_t group = 2) {
+  // The holder's engine: computes the blocks from `held` on and reports them in groups of layers,
+  // then commits. Runs on p's loop. Its own references go with the call, as an engine's do when a
+  // prompt is done.
+  void ComputeAndOffer(LeaseId lease, uint64_t seed, uint32_t tokens, uint32_t held,
+                       uint32_t group = 2) {
     const uint32_t blocks = p.pool->layout().PagesFor(tokens);
-    std::vector<kv::PageLease> pages = *p.pool->Allocate(blocks - held, TestId(seed), TenantId("t"));
+    std::vector<kv::PageLease> pages =
+        *p.pool->Allocate(blocks - held, TestId(seed), TenantId("t"));
     for (uint32_t i = 0; i < pages.size(); ++i) Write(pages[i], seed, held + i);
     for (uint32_t begin = 0; begin < options.layers && !pages.empty(); begin += group) {
       std::vector<engine::FinalPage> finals;
@@ -250,7 +264,8 @@ class MoveTest {
   // Waits for the sequence; `result` is set when it has landed or failed.
   void Attach(LeaseId lease, std::optional<absl::StatusOr<LandedSequence>>* result) {
     On(d, [this, lease, result] {
-      d.taker->Attach(lease, [result](absl::StatusOr<LandedSequence> landed) { *result = std::move(landed); });
+      d.taker->Attach(
+          lease, [result](absl::StatusOr<LandedSequence> landed) { *result = std::move(landed); });
     });
   }
 

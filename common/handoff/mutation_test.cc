@@ -1,12 +1,13 @@
-// Every field of every message, given every kind of wrong value: refused and counted, nothing landed that is not right, nothing
-// left behind. The fields are found by reflection, so a new one is covered from its first day.
-#include <limits>
-#include <optional>
-#include <set>
-
+// Every field of every message, given every kind of wrong value: refused and counted, nothing
+// landed that is not right, nothing left behind. The fields are found by reflection, so a new one
+// is covered from its first day.
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 #include <gtest/gtest.h>
+
+#include <limits>
+#include <optional>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -24,25 +25,39 @@ using Path = std::vector<const FieldDescriptor*>;
 constexpr int kVariants = 4;
 
 std::string NameOf(const Path& path) {
-  return absl::StrJoin(path, ".", [](std::string* out, const FieldDescriptor* field) { out->append(field->name()); });
+  return absl::StrJoin(path, ".", [](std::string* out, const FieldDescriptor* field) {
+    out->append(field->name());
+  });
 }
 
-// Accepted whatever they say: for logs, for a later use, or because only their sender knows better. A sequence number is only a
-// name: one that was not used before is as good as another.
+// Accepted whatever they say: for logs, for a later use, or because only their sender knows better.
+// A sequence number is only a name: one that was not used before is as good as another.
 bool IsAdvisory(const std::string& name) {
-  static const std::set<std::string> kAdvisory = {
-      "offer.sequence", "offer.source_lease_ms", "offer.addresses", "offer.addresses.backend", "offer.addresses.address",
-      "commit.first_tokens.token", "commit.first_tokens.logprob", "commit.first_tokens", "commit.cached_tokens",
-      "renew.lease_ms", "renew.sequence", "released.reason", "released.outcome", "withdrawn.reason"};
+  static const std::set<std::string> kAdvisory = {"offer.sequence",
+                                                  "offer.source_lease_ms",
+                                                  "offer.addresses",
+                                                  "offer.addresses.backend",
+                                                  "offer.addresses.address",
+                                                  "commit.first_tokens.token",
+                                                  "commit.first_tokens.logprob",
+                                                  "commit.first_tokens",
+                                                  "commit.cached_tokens",
+                                                  "renew.lease_ms",
+                                                  "renew.sequence",
+                                                  "released.reason",
+                                                  "released.outcome",
+                                                  "withdrawn.reason"};
   return kAdvisory.contains(name);
 }
 
-void CollectPaths(const google::protobuf::Descriptor& type, const Path& prefix, std::vector<Path>* out) {
+void CollectPaths(const google::protobuf::Descriptor& type, const Path& prefix,
+                  std::vector<Path>* out) {
   for (int i = 0; i < type.field_count(); ++i) {
     Path path = prefix;
     path.push_back(type.field(i));
     out->push_back(path);
-    if (type.field(i)->message_type() != nullptr) CollectPaths(*type.field(i)->message_type(), path, out);
+    if (type.field(i)->message_type() != nullptr)
+      CollectPaths(*type.field(i)->message_type(), path, out);
   }
 }
 
@@ -57,7 +72,8 @@ std::string ChangeBytes(std::string bytes, int variant) {
 // 0, one more, the largest, one bit flipped.
 template <typename T>
 T ChangeNumber(T value, int variant) {
-  const T changed[] = {0, static_cast<T>(value + 1), std::numeric_limits<T>::max(), static_cast<T>(value ^ 4)};
+  const T changed[] = {0, static_cast<T>(value + 1), std::numeric_limits<T>::max(),
+                       static_cast<T>(value ^ 4)};
   return changed[variant];
 }
 
@@ -66,17 +82,21 @@ void ChangeValue(Message& in, const FieldDescriptor* field, int variant) {
   const google::protobuf::Reflection& reflection = *in.GetReflection();
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_UINT32:
-      return reflection.SetUInt32(&in, field, ChangeNumber(reflection.GetUInt32(in, field), variant));
+      return reflection.SetUInt32(&in, field,
+                                  ChangeNumber(reflection.GetUInt32(in, field), variant));
     case FieldDescriptor::CPPTYPE_UINT64:
-      return reflection.SetUInt64(&in, field, ChangeNumber(reflection.GetUInt64(in, field), variant));
+      return reflection.SetUInt64(&in, field,
+                                  ChangeNumber(reflection.GetUInt64(in, field), variant));
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return reflection.SetFloat(&in, field, variant == 0 ? std::numeric_limits<float>::quiet_NaN() : 1e30f);
+      return reflection.SetFloat(&in, field,
+                                 variant == 0 ? std::numeric_limits<float>::quiet_NaN() : 1e30f);
     case FieldDescriptor::CPPTYPE_BOOL:
       return reflection.SetBool(&in, field, !reflection.GetBool(in, field));
     case FieldDescriptor::CPPTYPE_ENUM:
       return reflection.SetEnumValue(&in, field, variant);
     case FieldDescriptor::CPPTYPE_STRING:
-      return reflection.SetString(&in, field, ChangeBytes(reflection.GetString(in, field), variant));
+      return reflection.SetString(&in, field,
+                                  ChangeBytes(reflection.GetString(in, field), variant));
     case FieldDescriptor::CPPTYPE_MESSAGE:
       return reflection.ClearField(&in, field);
     default:
@@ -120,8 +140,8 @@ bool Mutate(v1::MoveMessage& message, const Path& path, int variant) {
 }
 
 uint64_t Refusals(const MoveCounters& counters) {
-  return counters.stale_messages + counters.duplicate_messages + counters.invalid_messages + counters.digest_failures +
-         counters.lease_expiries + counters.transfers_failed;
+  return counters.stale_messages + counters.duplicate_messages + counters.invalid_messages +
+         counters.digest_failures + counters.lease_expiries + counters.transfers_failed;
 }
 
 struct Case {
@@ -162,7 +182,8 @@ void RunCase(const Case& c, int* applied) {
 
   ASSERT_TRUE(result.has_value());
   if (result->ok()) {
-    for (uint32_t block = 0; block < 3; ++block) EXPECT_TRUE(test.Holds((*result)->pages[block], 7, block));
+    for (uint32_t block = 0; block < 3; ++block)
+      EXPECT_TRUE(test.Holds((*result)->pages[block], 7, block));
   }
   *applied += changed;
   if (changed && !IsAdvisory(NameOf(c.path))) {
@@ -183,20 +204,26 @@ TEST_P(MutatedField, IsRefusedAndCounted) {
   for (const Path& path : paths) {
     int applied = 0;
     for (int i = 0; i < kVariants * 8; ++i) {
-      const Case c{path, i % kVariants, i / kVariants % 2, kind->name() == "withdrawn", i / kVariants / 4 == 0};
-      SCOPED_TRACE(absl::StrCat(NameOf(path), " variant ", c.variant, " of message ", c.nth, c.true_get ? "" : " inline"));
+      const Case c{path, i % kVariants, i / kVariants % 2, kind->name() == "withdrawn",
+                   i / kVariants / 4 == 0};
+      SCOPED_TRACE(absl::StrCat(NameOf(path), " variant ", c.variant, " of message ", c.nth,
+                                c.true_get ? "" : " inline"));
       RunCase(c, &applied);
       if (HasFailure()) return;
     }
     // What the holder leaves empty in these moves.
-    const std::set<std::string> unused = {"commit.first_tokens.top", "commit.first_tokens.top.token",
+    const std::set<std::string> unused = {"commit.first_tokens.top",
+                                          "commit.first_tokens.top.token",
                                           "commit.first_tokens.top.logprob"};
     EXPECT_EQ(applied == 0, unused.contains(NameOf(path))) << NameOf(path);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, MutatedField, ::testing::Range(0, v1::MoveMessage::descriptor()->field_count()),
-                         [](const auto& kind) { return v1::MoveMessage::descriptor()->field(kind.param)->name(); });
+INSTANTIATE_TEST_SUITE_P(Kinds, MutatedField,
+                         ::testing::Range(0, v1::MoveMessage::descriptor()->field_count()),
+                         [](const auto& kind) {
+                           return v1::MoveMessage::descriptor()->field(kind.param)->name();
+                         });
 
 TEST(Garbage, IsCountedAndDropped) {
   MoveTest test;
@@ -205,7 +232,8 @@ TEST(Garbage, IsCountedAndDropped) {
   const transport::EndpointId to = *test.p.inner->Connect(test.d.inner->LocalAddress());
   for (int i = 0; i < 200; ++i) {
     std::string bytes;
-    for (uint64_t left = random.Below(64); left > 0; --left) bytes.push_back(static_cast<char>(random.Next64()));
+    for (uint64_t left = random.Below(64); left > 0; --left)
+      bytes.push_back(static_cast<char>(random.Next64()));
     ASSERT_TRUE(test.p.inner->Send(to, bytes, {}).ok());
     test.world.RunFor(absl::Milliseconds(1));
   }

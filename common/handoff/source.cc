@@ -21,39 +21,45 @@ HandoffSource::Transfer* HandoffSource::Find(LeaseId lease) {
   return found == transfers_.end() ? nullptr : found->second.get();
 }
 
-absl::Status HandoffSource::CheckGrant(const v1::Grant& grant, uint32_t prompt_tokens, LeaseId* lease) const {
+absl::Status HandoffSource::CheckGrant(const v1::Grant& grant, uint32_t prompt_tokens,
+                                       LeaseId* lease) const {
   const kv::PageLayout& layout = deps_.pool.layout();
-  if (!ParseLease(grant.lease_id(), lease)) return absl::InvalidArgumentError("grant: lease_id is not 16 random bytes");
+  if (!ParseLease(grant.lease_id(), lease))
+    return absl::InvalidArgumentError("grant: lease_id is not 16 random bytes");
   if (Incarnation(grant.holder_incarnation()) != options_.incarnation) {
-    return absl::FailedPreconditionError(absl::StrCat("grant is for holder incarnation ", grant.holder_incarnation(),
-                                                      ", this one is ", options_.incarnation.value(),
-                                                      ": the worker was restarted; ask for a new grant"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "grant is for holder incarnation ", grant.holder_incarnation(), ", this one is ",
+        options_.incarnation.value(), ": the worker was restarted; ask for a new grant"));
   }
   if (grant.layout_hash() != layout.hash().ToBytes()) {
     const absl::StatusOr<kv::PageLayout> theirs = FromProto(grant.layout());
     return absl::FailedPreconditionError(
-        absl::StrCat("page layouts differ: the taker has {", theirs.ok() ? theirs->Describe() : theirs.status().message(),
+        absl::StrCat("page layouts differ: the taker has {",
+                     theirs.ok() ? theirs->Describe() : theirs.status().message(),
                      "}, this holder has {", layout.Describe(), "}"));
   }
   if (grant.lease_ms() == 0 || absl::Milliseconds(grant.lease_ms()) > options_.lease_max) {
-    return absl::InvalidArgumentError(absl::StrCat("grant: lease_ms ", grant.lease_ms(), " is not in 1..",
+    return absl::InvalidArgumentError(absl::StrCat("grant: lease_ms ", grant.lease_ms(),
+                                                   " is not in 1..",
                                                    absl::ToInt64Milliseconds(options_.lease_max)));
   }
   const uint32_t pages = layout.PagesFor(prompt_tokens);
   if (prompt_tokens > grant.tokens_max() || pages > grant.pages_max()) {
-    return absl::FailedPreconditionError(absl::StrCat("the prompt has ", prompt_tokens, " tokens in ", pages,
-                                                      " pages, the grant covers ", grant.tokens_max(), " and ",
-                                                      grant.pages_max()));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the prompt has ", prompt_tokens, " tokens in ", pages,
+                     " pages, the grant covers ", grant.tokens_max(), " and ", grant.pages_max()));
   }
   if (grant.held().blocks() > pages) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("grant: the taker holds ", grant.held().blocks(), " blocks of a prompt of ", pages));
+    return absl::InvalidArgumentError(absl::StrCat("grant: the taker holds ", grant.held().blocks(),
+                                                   " blocks of a prompt of ", pages));
   }
   if (served_.contains(*lease) || transfers_.contains(*lease)) {
-    return absl::AlreadyExistsError(absl::StrCat("lease ", lease->value().ToHex(), " was served before"));
+    return absl::AlreadyExistsError(
+        absl::StrCat("lease ", lease->value().ToHex(), " was served before"));
   }
   if (transfers_.size() >= options_.transfers_max) {
-    return absl::ResourceExhaustedError(absl::StrCat("all ", options_.transfers_max, " transfers are in use"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all ", options_.transfers_max, " transfers are in use"));
   }
   return absl::OkStatus();
 }
@@ -63,7 +69,9 @@ absl::StatusOr<transport::EndpointId> HandoffSource::ConnectTaker(const v1::Gran
   for (const v1::TransportAddress& address : grant.addresses()) {
     if (address.backend() == own) return deps_.transport.Connect(address.address());
   }
-  const auto backend = [](std::string* out, const v1::TransportAddress& address) { out->append(address.backend()); };
+  const auto backend = [](std::string* out, const v1::TransportAddress& address) {
+    out->append(address.backend());
+  };
   return absl::FailedPreconditionError(absl::StrCat("no common transport: the taker offers [",
                                                     absl::StrJoin(grant.addresses(), ", ", backend),
                                                     "], this holder has ", own));
@@ -104,17 +112,19 @@ void HandoffSource::ArmExpiry(Transfer& transfer) {
     SLUICE_CHECK(found != nullptr);
     if (deps_.loop.clock().Now() < found->expires) return ArmExpiry(*found);  // renewed meanwhile
     ++deps_.counters.lease_expiries;
-    End(lease, absl::AbortedError("the source lease expired before the taker had everything"), /*release=*/true);
+    End(lease, absl::AbortedError("the source lease expired before the taker had everything"),
+        /*release=*/true);
   });
 }
 
-void HandoffSource::Offer(LeaseId lease, std::vector<engine::FinalPage> pages, int layer_begin, int layer_end) {
+void HandoffSource::Offer(LeaseId lease, std::vector<engine::FinalPage> pages, int layer_begin,
+                          int layer_end) {
   Transfer* transfer = Find(lease);
   if (transfer == nullptr || transfer->ended) return;
   SLUICE_CHECK(!transfer->commit.has_value()) << "pages offered after the commit";
   for (engine::FinalPage& page : pages) {
-    const absl::Status queued =
-        QueuePieces(*transfer, page, static_cast<uint32_t>(layer_begin), static_cast<uint32_t>(layer_end));
+    const absl::Status queued = QueuePieces(*transfer, page, static_cast<uint32_t>(layer_begin),
+                                            static_cast<uint32_t>(layer_end));
     if (!queued.ok()) {
       SendWithdrawn(*transfer, queued.message());
       return End(lease, queued, /*release=*/false);
@@ -124,7 +134,8 @@ void HandoffSource::Offer(LeaseId lease, std::vector<engine::FinalPage> pages, i
   Flush(*transfer);
 }
 
-void HandoffSource::Commit(LeaseId lease, uint32_t tokens, const std::optional<request::SampledToken>& first,
+void HandoffSource::Commit(LeaseId lease, uint32_t tokens,
+                           const std::optional<request::SampledToken>& first,
                            uint32_t cached_tokens) {
   Transfer* transfer = Find(lease);
   if (transfer == nullptr || transfer->ended) return;
@@ -187,7 +198,9 @@ void HandoffSource::OnRenew(transport::EndpointId from, const v1::Renew& renew) 
   // A lost answer costs nothing: the taker asks again.
   deps_.transport.Send(from, message.SerializeAsString(), {}).IgnoreError();
   // Half a lease after the commit the taker should not be waiting any more: it may have missed it.
-  if (!transfer->commit_sent || received < transfer->committed_at + absl::Milliseconds(renew.lease_ms()) / 2) return;
+  if (!transfer->commit_sent ||
+      received < transfer->committed_at + absl::Milliseconds(renew.lease_ms()) / 2)
+    return;
   const absl::Status sent = SendCommit(*transfer);
   if (!sent.ok() && !absl::IsResourceExhausted(sent)) End(lease, sent, /*release=*/false);
 }
@@ -204,8 +217,9 @@ HandoffSource::Transfer* HandoffSource::FindReleased(transport::EndpointId from,
 
 void HandoffSource::OnReleased(transport::EndpointId from, const v1::Released& released) {
   LeaseId lease;
-  if (!ParseLease(released.lease_id(), &lease) || (released.outcome() != v1::Released::OUTCOME_FETCHED &&
-                                                   released.outcome() != v1::Released::OUTCOME_ABANDONED)) {
+  if (!ParseLease(released.lease_id(), &lease) ||
+      (released.outcome() != v1::Released::OUTCOME_FETCHED &&
+       released.outcome() != v1::Released::OUTCOME_ABANDONED)) {
     ++deps_.counters.invalid_messages;
     return;
   }
@@ -226,7 +240,8 @@ void HandoffSource::OnReleased(transport::EndpointId from, const v1::Released& r
   }
   const bool fetched = released.outcome() == v1::Released::OUTCOME_FETCHED && transfer->commit_sent;
   End(transfer->lease,
-      fetched ? absl::OkStatus() : absl::AbortedError(absl::StrCat("the taker gave up: ", released.reason())),
+      fetched ? absl::OkStatus()
+              : absl::AbortedError(absl::StrCat("the taker gave up: ", released.reason())),
       /*release=*/true);
 }
 
@@ -236,7 +251,8 @@ void HandoffSource::OnPeerDown(transport::EndpointId endpoint, const absl::Statu
     if (transfer->endpoint == endpoint) hit.push_back(lease);
   }
   for (LeaseId lease : hit) {
-    End(lease, absl::UnavailableError(absl::StrCat("the taker's connection ended: ", reason.message())),
+    End(lease,
+        absl::UnavailableError(absl::StrCat("the taker's connection ended: ", reason.message())),
         /*release=*/false);
   }
 }
@@ -246,7 +262,9 @@ void HandoffSource::End(LeaseId lease, const absl::Status& status, bool release)
   SLUICE_CHECK(transfer != nullptr);
   const bool report = !transfer->ended;
   const uint64_t bytes = transfer->bytes;
-  if (report && status.ok()) {
+  // What arrived counts, even if the worker has given the transfer up meanwhile: so do the taker's
+  // counters.
+  if (status.ok()) {
     ++deps_.counters.transfers_completed;
     deps_.counters.bytes_sent += bytes;
     deps_.counters.pieces_sent += transfer->digests.size();

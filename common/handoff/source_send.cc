@@ -1,4 +1,5 @@
-// What the holder sends: pieces cut and batched, then the commit, in order and at the pace the transport takes them.
+// What the holder sends: pieces cut and batched, then the commit, in order and at the pace the
+// transport takes them.
 #include <algorithm>
 #include <utility>
 
@@ -18,20 +19,20 @@ constexpr absl::Duration kRetryDelay = absl::Milliseconds(1);
 
 }  // namespace
 
-absl::Status HandoffSource::QueuePieces(Transfer& transfer, const engine::FinalPage& page, uint32_t layer_begin,
-                                        uint32_t layer_end) {
+absl::Status HandoffSource::QueuePieces(Transfer& transfer, const engine::FinalPage& page,
+                                        uint32_t layer_begin, uint32_t layer_end) {
   const kv::PageLayout& layout = deps_.pool.layout();
   const transport::Capabilities& capabilities = deps_.transport.capabilities();
   uint32_t layers_max = layer_end - layer_begin;
   if (!capabilities.true_get) {
     // Inline, a piece must fit into one message.
-    const size_t room = capabilities.message_bytes_max - std::min(capabilities.message_bytes_max,
-                                                                  kMessageOverhead + kPieceOverhead);
+    const size_t room = capabilities.message_bytes_max -
+                        std::min(capabilities.message_bytes_max, kMessageOverhead + kPieceOverhead);
     layers_max = static_cast<uint32_t>(std::min<size_t>(layers_max, room / layout.layer_bytes()));
     if (layers_max == 0) {
-      return absl::FailedPreconditionError(absl::StrCat("one layer of a page has ", layout.layer_bytes(),
-                                                        " bytes, a message takes ", room,
-                                                        "; raise the transport's message limit"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("one layer of a page has ", layout.layer_bytes(), " bytes, a message takes ",
+                       room, "; raise the transport's message limit"));
     }
   }
   for (uint32_t begin = layer_begin; begin < layer_end; begin += layers_max) {
@@ -61,7 +62,8 @@ void HandoffSource::Enqueue(Transfer& transfer, v1::Piece piece) {
     const size_t pieces = batch.pieces.size() + 1;
     const uint64_t payload = capabilities.true_get ? 0 : batch.bytes + piece.bytes();
     return pieces <= static_cast<size_t>(kOfferPiecesMax) &&
-           payload + kMessageOverhead + pieces * kPieceOverhead <= capabilities.message_bytes_max;
+           payload + kMessageOverhead + deps_.pool_remote_key.size() + pieces * kPieceOverhead <=
+               capabilities.message_bytes_max;
   };
   // The first batch stays empty: it carries addresses and must not wait for room.
   const bool append = !transfer.outbox.empty() && !transfer.outbox.back().pieces.empty() &&
@@ -79,7 +81,8 @@ void HandoffSource::Flush(Transfer& transfer) {
     sent = SendOffer(transfer);
     if (sent.ok()) transfer.outbox.pop_front();
   }
-  if (sent.ok() && transfer.commit.has_value() && !transfer.commit_sent) sent = SendCommit(transfer);
+  if (sent.ok() && transfer.commit.has_value() && !transfer.commit_sent)
+    sent = SendCommit(transfer);
   if (sent.ok()) return;
   if (!absl::IsResourceExhausted(sent)) return End(lease, sent, /*release=*/false);
   deps_.loop.Cancel(transfer.retry_timer);
@@ -100,7 +103,8 @@ absl::Status HandoffSource::SendOffer(Transfer& transfer) {
   offer->set_attempt(transfer.attempt);
   offer->set_sequence(transfer.offers_sent);
   const absl::Duration left = transfer.expires - deps_.loop.clock().Now();
-  offer->set_source_lease_ms(static_cast<uint32_t>(std::max<int64_t>(absl::ToInt64Milliseconds(left), 0)));
+  offer->set_source_lease_ms(
+      static_cast<uint32_t>(std::max<int64_t>(absl::ToInt64Milliseconds(left), 0)));
   offer->set_inline_payload(inlined);
   if (batch.pieces.empty()) {
     v1::TransportAddress* address = offer->add_addresses();
@@ -114,10 +118,12 @@ absl::Status HandoffSource::SendOffer(Transfer& transfer) {
     *offer->add_pieces() = piece;
     if (!inlined) continue;
     const PageIndex page(piece.page());
-    const uint8_t* first = deps_.pool.PageData(page) + (piece.offset() - deps_.pool.PageOffset(page));
+    const uint8_t* first =
+        deps_.pool.PageData(page) + (piece.offset() - deps_.pool.PageOffset(page));
     payload.insert(payload.end(), first, first + piece.bytes());
   }
-  SLUICE_RETURN_IF_ERROR(deps_.transport.Send(transfer.endpoint, message.SerializeAsString(), payload));
+  SLUICE_RETURN_IF_ERROR(
+      deps_.transport.Send(transfer.endpoint, message.SerializeAsString(), payload));
   ++transfer.offers_sent;
   if (batch.pieces.empty()) return absl::OkStatus();
   transfer.pieces_sent = true;

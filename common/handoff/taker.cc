@@ -26,22 +26,24 @@ HandoffTaker::Reservation* HandoffTaker::Find(LeaseId lease) {
 absl::Status HandoffTaker::CheckReserve(const ReserveCall& call) const {
   const kv::PageLayout& layout = deps_.pool.layout();
   if (call.holder_layout_hash != layout.hash()) {
-    return absl::FailedPreconditionError(absl::StrCat("page layouts differ: the holder has {", call.holder_layout,
-                                                      "}, this taker has {", layout.Describe(), "}"));
+    return absl::FailedPreconditionError(absl::StrCat("page layouts differ: the holder has {",
+                                                      call.holder_layout, "}, this taker has {",
+                                                      layout.Describe(), "}"));
   }
   if (call.prompt.empty()) return absl::InvalidArgumentError("reserve: the prompt is empty");
   if (call.prompt.size() + call.emitted_tokens > static_cast<size_t>(options_.context_tokens)) {
-    return absl::InvalidArgumentError(absl::StrCat("reserve: ", call.prompt.size(), " prompt tokens and ",
-                                                   call.emitted_tokens, " emitted ones exceed the context of ",
-                                                   options_.context_tokens));
+    return absl::InvalidArgumentError(
+        absl::StrCat("reserve: ", call.prompt.size(), " prompt tokens and ", call.emitted_tokens,
+                     " emitted ones exceed the context of ", options_.context_tokens));
   }
   for (request::TokenId token : call.prompt) {
     if (token < 0 || token >= options_.vocabulary) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("reserve: token ", token, " is not in the vocabulary of ", options_.vocabulary));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "reserve: token ", token, " is not in the vocabulary of ", options_.vocabulary));
     }
   }
-  if (call.context.deadline <= Now()) return absl::DeadlineExceededError("reserve: the deadline has passed");
+  if (call.context.deadline <= Now())
+    return absl::DeadlineExceededError("reserve: the deadline has passed");
   if (reservations_.size() >= options_.reservations_max) {
     return absl::ResourceExhaustedError(
         absl::StrCat("all ", options_.reservations_max, " reservations are in use"));
@@ -49,8 +51,8 @@ absl::Status HandoffTaker::CheckReserve(const ReserveCall& call) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<HandoffTaker::Reservation>> HandoffTaker::TakePages(const ReserveCall& call,
-                                                                                   LeaseId lease) {
+absl::StatusOr<std::unique_ptr<HandoffTaker::Reservation>> HandoffTaker::TakePages(
+    const ReserveCall& call, LeaseId lease) {
   const kv::PageLayout& layout = deps_.pool.layout();
   const uint32_t prompt_tokens = static_cast<uint32_t>(call.prompt.size());
   auto reservation = std::make_unique<Reservation>();
@@ -60,19 +62,23 @@ absl::StatusOr<std::unique_ptr<HandoffTaker::Reservation>> HandoffTaker::TakePag
   reservation->holder = call.holder;
   reservation->same_numerics = call.holder_numerics_id == options_.numerics_id;
   reservation->prompt_blocks = layout.PagesFor(prompt_tokens);
-  // Blocks that are here were made by this worker's numerics; a holder of others would not have computed the same bytes.
+  // Blocks that are here were made by this worker's numerics; a holder of others would not have
+  // computed the same bytes.
   if (call.context.domain.has_value() && reservation->same_numerics) {
     const kv::KeyContext keys{options_.model_digest, options_.numerics_id, layout.hash(), ""};
-    reservation->pages =
-        deps_.index.Find(kv::BlockKeys(*call.context.domain, keys, call.prompt, layout.page_tokens()));
-    if (reservation->pages.size() > reservation->prompt_blocks) reservation->pages.resize(reservation->prompt_blocks);
+    reservation->pages = deps_.index.Find(
+        kv::BlockKeys(*call.context.domain, keys, call.prompt, layout.page_tokens()));
+    if (reservation->pages.size() > reservation->prompt_blocks)
+      reservation->pages.resize(reservation->prompt_blocks);
   }
   reservation->held_blocks = static_cast<uint32_t>(reservation->pages.size());
   // The first growth step: what the client has already, and a page's worth of new tokens.
-  const uint64_t tokens = std::min<uint64_t>(
-      static_cast<uint64_t>(prompt_tokens) + call.emitted_tokens + std::min(call.max_tokens, layout.page_tokens()),
-      static_cast<uint64_t>(options_.context_tokens));
-  const size_t pages = std::max(layout.PagesFor(static_cast<uint32_t>(tokens)), reservation->prompt_blocks);
+  const uint64_t tokens =
+      std::min<uint64_t>(static_cast<uint64_t>(prompt_tokens) + call.emitted_tokens +
+                             std::min(call.max_tokens, layout.page_tokens()),
+                         static_cast<uint64_t>(options_.context_tokens));
+  const size_t pages =
+      std::max(layout.PagesFor(static_cast<uint32_t>(tokens)), reservation->prompt_blocks);
   SLUICE_ASSIGN_OR_RETURN(
       std::vector<kv::PageLease> fresh,
       deps_.pool.Allocate(pages - reservation->held_blocks, lease.value(), call.context.tenant));
@@ -122,8 +128,9 @@ absl::StatusOr<v1::Grant> HandoffTaker::Reserve(const ReserveCall& call) {
 void HandoffTaker::Attach(LeaseId lease, LandedCallback landed) {
   Reservation* reservation = Find(lease);
   if (reservation == nullptr) {
-    return landed(absl::NotFoundError(absl::StrCat("no reservation for lease ", lease.value().ToHex(),
-                                                   ": it was released, failed or has expired")));
+    return landed(
+        absl::NotFoundError(absl::StrCat("no reservation for lease ", lease.value().ToHex(),
+                                         ": it was released, failed or has expired")));
   }
   if (reservation->on_landed) {
     return landed(absl::AlreadyExistsError(
@@ -140,8 +147,8 @@ void HandoffTaker::Release(LeaseId lease, absl::string_view reason) {
 absl::Status HandoffTaker::CheckComplete(const Reservation& reservation) const {
   const v1::Commit& commit = *reservation.commit;
   if (commit.pieces() != reservation.pieces_done) {
-    return absl::AbortedError(absl::StrCat("commit of ", commit.pieces(), " pieces, but ", reservation.pieces_done,
-                                           " make up the prompt"));
+    return absl::AbortedError(absl::StrCat("commit of ", commit.pieces(), " pieces, but ",
+                                           reservation.pieces_done, " make up the prompt"));
   }
   std::vector<const Piece*> ordered;
   for (const Piece& piece : reservation.pieces) ordered.push_back(&piece);
@@ -154,7 +161,8 @@ absl::Status HandoffTaker::CheckComplete(const Reservation& reservation) const {
   return absl::DataLossError("the commit's digest differs from that of the pieces");
 }
 
-// Accepted pieces do not overlap, so all bytes are there exactly when every layer of every block is. The commit may come first.
+// Accepted pieces do not overlap, so all bytes are there exactly when every layer of every block
+// is. The commit may come first.
 void HandoffTaker::MaybeLand(Reservation& reservation) {
   const LeaseId lease = reservation.lease;
   if (!reservation.commit.has_value() || reservation.bytes_done < MoveBytes(reservation)) return;
@@ -189,8 +197,9 @@ void HandoffTaker::Deliver(Reservation& reservation) {
   landed.prompt = std::move(reservation.prompt);
   landed.pages = std::move(reservation.pages);
   landed.first = std::move(reservation.first);
-  landed.held_tokens = std::min<uint32_t>(reservation.held_blocks * deps_.pool.layout().page_tokens(),
-                                          static_cast<uint32_t>(landed.prompt.size()));
+  landed.held_tokens =
+      std::min<uint32_t>(reservation.held_blocks * deps_.pool.layout().page_tokens(),
+                         static_cast<uint32_t>(landed.prompt.size()));
   landed.cached_tokens = reservation.commit->cached_tokens();
   landed.bytes = reservation.bytes_done;
   landed.same_numerics = reservation.same_numerics;
@@ -212,12 +221,14 @@ void HandoffTaker::Drop(LeaseId lease, const absl::Status& status, bool tell) {
     ++deps_.counters.transfers_failed;
     if (tell) SendReleased(*reservation, v1::Released::OUTCOME_ABANDONED, status.message());
   }
-  if (reservation->reads > 0 && options_.guards.On(Guard::kHoldWhileFetching)) QuarantineReads(*reservation);
+  if (reservation->reads > 0 && options_.guards.On(Guard::kHoldWhileFetching))
+    QuarantineReads(*reservation);
   reservation->pages.clear();
   if (reservation->on_landed) reservation->on_landed(status);
 }
 
-// Only pages with a read under way are held back; a read that never ends is ended by closing its connection.
+// Only pages with a read under way are held back; a read that never ends is ended by closing its
+// connection.
 void HandoffTaker::QuarantineReads(Reservation& reservation) {
   std::vector<Fetch*> reads;
   std::vector<kv::PageLease> pages;
@@ -232,10 +243,10 @@ void HandoffTaker::QuarantineReads(Reservation& reservation) {
   const std::shared_ptr<Quarantined> quarantined(
       new Quarantined{deps_.pool.QuarantinePages(std::move(pages)), deps_.counters, count});
   for (Fetch* fetch : reads) fetch->quarantined = quarantined;
-  deps_.loop.RunAt(Now() + options_.lease,
-                   [this, held = std::weak_ptr<Quarantined>(quarantined), endpoint = *reservation.endpoint] {
-                     if (!held.expired()) deps_.transport.Close(endpoint);
-                   });
+  deps_.loop.RunAt(Now() + options_.lease, [this, held = std::weak_ptr<Quarantined>(quarantined),
+                                            endpoint = *reservation.endpoint] {
+    if (!held.expired()) deps_.transport.Close(endpoint);
+  });
 }
 
 void HandoffTaker::OnPeerDown(transport::EndpointId endpoint, const absl::Status& reason) {
@@ -244,7 +255,8 @@ void HandoffTaker::OnPeerDown(transport::EndpointId endpoint, const absl::Status
     if (reservation->endpoint == endpoint && !reservation->landed) hit.push_back(lease);
   }
   for (LeaseId lease : hit) {
-    Drop(lease, absl::UnavailableError(absl::StrCat("the holder's connection ended: ", reason.message())),
+    Drop(lease,
+         absl::UnavailableError(absl::StrCat("the holder's connection ended: ", reason.message())),
          /*tell=*/false);
   }
   for (auto it = releasing_.begin(); it != releasing_.end();) {

@@ -1,5 +1,5 @@
-// The taker's side of a page move: reserves pages, fetches what is offered into them, and lets nothing be attended that it has
-// not checked.
+// The taker's side of a page move: reserves pages, fetches what is offered into them, and lets
+// nothing be attended that it has not checked.
 #pragma once
 
 #include <cstdint>
@@ -53,13 +53,15 @@ struct LandedSequence {
   uint32_t held_tokens = 0;    // were here before the transfer
   uint32_t cached_tokens = 0;  // the holder had them cached
   uint64_t bytes = 0;
-  // The holder computes the same bits as this worker: its blocks may be published under this worker's keys.
+  // The holder computes the same bits as this worker: its blocks may be published under this
+  // worker's keys.
   bool same_numerics = false;
 };
 
 // Owned by the move loop; not thread-safe.
-// Invariants: a reservation has all its pages before anything is offered for it; a page with a read under way never returns to
-// the pool before that read has ended; a piece counts only if the lease was held when its read had completed.
+// Invariants: a reservation has all its pages before anything is offered for it; a page with a read
+// under way never returns to the pool before that read has ended; a piece counts only if the lease
+// was held when its read had completed.
 class HandoffTaker {
  public:
   // `faults` may be null; everything else outlives the taker.
@@ -75,22 +77,26 @@ class HandoffTaker {
   using LandedCallback = absl::AnyInvocable<void(absl::StatusOr<LandedSequence>)>;
 
   HandoffTaker(const TakerOptions& options, const Dependencies& dependencies);
-  // Drops all reservations without calling back; closes connections with reads under way. The loop must have stopped.
+  // Drops all reservations without calling back; closes connections with reads under way. The loop
+  // must have stopped.
   ~HandoffTaker();
 
-  // Takes pages for the prompt and the first growth step, less the blocks that are here already. The lease counts from now.
-  // Errors: INVALID_ARGUMENT for an empty prompt, ids outside the vocabulary or a prompt over the context;
-  // FAILED_PRECONDITION for another layout (both descriptions in the message); RESOURCE_EXHAUSTED.
+  // Takes pages for the prompt and the first growth step, less the blocks that are here already.
+  // The lease counts from now. Errors: INVALID_ARGUMENT for an empty prompt, ids outside the
+  // vocabulary or a prompt over the context; FAILED_PRECONDITION for another layout (both
+  // descriptions in the message); RESOURCE_EXHAUSTED.
   absl::StatusOr<v1::Grant> Reserve(const ReserveCall& call);
-  // Calls `landed` once, when the sequence is complete or has failed; at once if that is known. After landing the reservation
-  // waits one lease for this call. Errors passed to `landed`: NOT_FOUND for an unknown lease, ALREADY_EXISTS for a second call,
-  // ABORTED (lease over, withdrawn, data refused), UNAVAILABLE (holder gone), CANCELLED (Release).
+  // Calls `landed` once, when the sequence is complete or has failed; at once if that is known.
+  // After landing the reservation waits one lease for this call. Errors passed to `landed`:
+  // NOT_FOUND for an unknown lease, ALREADY_EXISTS for a second call, ABORTED (lease over,
+  // withdrawn, data refused), UNAVAILABLE (holder gone), CANCELLED (Release).
   void Attach(LeaseId lease, LandedCallback landed);
   // Gives the reservation up. Unknown leases are ignored.
   void Release(LeaseId lease, absl::string_view reason);
 
   // From the dispatcher.
-  void OnOffer(transport::EndpointId from, const v1::Offer& offer, absl::Span<const uint8_t> payload);
+  void OnOffer(transport::EndpointId from, const v1::Offer& offer,
+               absl::Span<const uint8_t> payload);
   void OnCommit(transport::EndpointId from, const v1::Commit& commit);
   void OnRenewAck(transport::EndpointId from, const v1::RenewAck& ack);
   void OnWithdrawn(transport::EndpointId from, const v1::Withdrawn& withdrawn);
@@ -151,9 +157,11 @@ class HandoffTaker {
   void ArmLease(Reservation& reservation);
   void ArmRenewal(Reservation& reservation, absl::Time at);
   void Renew(Reservation& reservation);
-  void SendReleased(const Reservation& reservation, v1::Released::Outcome outcome, absl::string_view reason);
+  void SendReleased(const Reservation& reservation, v1::Released::Outcome outcome,
+                    absl::string_view reason);
   void RepeatReleased(LeaseId lease);
-  void AnswerUnknown(transport::EndpointId from, absl::string_view lease_bytes, LeaseId lease, uint64_t holder);
+  void AnswerUnknown(transport::EndpointId from, absl::string_view lease_bytes, LeaseId lease,
+                     uint64_t holder);
 
   // Pieces (taker_pieces.cc).
   template <typename Message>

@@ -14,7 +14,9 @@ constexpr size_t kUnacknowledgedMax = 16;
 
 }  // namespace
 
-bool HandoffTaker::LeaseHeld(const Reservation& reservation) const { return Now() < reservation.deadline; }
+bool HandoffTaker::LeaseHeld(const Reservation& reservation) const {
+  return Now() < reservation.deadline;
+}
 
 void HandoffTaker::Lapse(LeaseId lease) {
   ++deps_.counters.lease_expiries;
@@ -27,13 +29,16 @@ void HandoffTaker::ArmLease(Reservation& reservation) {
     Reservation* found = Find(lease);
     SLUICE_CHECK(found != nullptr);
     if (Now() >= found->context.deadline) {
-      return Drop(lease, absl::DeadlineExceededError("the request's deadline passed before its pages were here"),
-                  /*tell=*/true);
+      return Drop(
+          lease,
+          absl::DeadlineExceededError("the request's deadline passed before its pages were here"),
+          /*tell=*/true);
     }
     if (LeaseHeld(*found)) return ArmLease(*found);  // renewed meanwhile
     if (!found->landed) return Lapse(lease);
     ++deps_.counters.lease_expiries;
-    Drop(lease, absl::AbortedError("nobody asked for the sequence within its lease"), /*tell=*/false);
+    Drop(lease, absl::AbortedError("nobody asked for the sequence within its lease"),
+         /*tell=*/false);
   });
 }
 
@@ -51,8 +56,8 @@ void HandoffTaker::Renew(Reservation& reservation) {
   if (reservation.commit.has_value() && reservation.pieces_done == reservation.pieces.size()) {
     if (reservation.done_at_renewal == reservation.pieces_done) {
       return Drop(reservation.lease,
-                  absl::AbortedError(absl::StrCat("pieces were lost: ", reservation.bytes_done, " of ",
-                                                  MoveBytes(reservation), " bytes came")),
+                  absl::AbortedError(absl::StrCat("pieces were lost: ", reservation.bytes_done,
+                                                  " of ", MoveBytes(reservation), " bytes came")),
                   /*tell=*/true);
     }
     reservation.done_at_renewal = reservation.pieces_done;
@@ -119,21 +124,24 @@ void HandoffTaker::RepeatReleased(LeaseId lease) {
   const auto found = releasing_.find(lease);
   Releasing& releasing = found->second;
   // The holder's lease is over by then too: it lets go by itself.
-  const bool give_up = Now() >= releasing.until || releasing_.size() > 2 * options_.reservations_max;
+  const bool give_up =
+      Now() >= releasing.until || releasing_.size() > 2 * options_.reservations_max;
   deps_.transport.Send(releasing.endpoint, releasing.message, {}).IgnoreError();
   if (give_up) {
     releasing_.erase(found);
     return;
   }
   releasing.interval *= 2;
-  releasing.timer = deps_.loop.RunAt(Now() + releasing.interval, [this, lease] { RepeatReleased(lease); });
+  releasing.timer =
+      deps_.loop.RunAt(Now() + releasing.interval, [this, lease] { RepeatReleased(lease); });
 }
 
 void HandoffTaker::OnReleasedAck(transport::EndpointId from, const v1::ReleasedAck& ack) {
   LeaseId lease;
   const auto found = ParseLease(ack.lease_id(), &lease) ? releasing_.find(lease) : releasing_.end();
   if (found == releasing_.end() || Incarnation(ack.taker_incarnation()) != options_.incarnation ||
-      Incarnation(ack.holder_incarnation()) != found->second.holder || found->second.endpoint != from) {
+      Incarnation(ack.holder_incarnation()) != found->second.holder ||
+      found->second.endpoint != from) {
     ++deps_.counters.stale_messages;
     return;
   }
@@ -160,12 +168,13 @@ void HandoffTaker::OnWithdrawn(transport::EndpointId from, const v1::Withdrawn& 
     return;
   }
   reservation->endpoint = from;
-  Drop(lease, absl::AbortedError(absl::StrCat("the holder withdrew: ", withdrawn.reason())), /*tell=*/true);
+  Drop(lease, absl::AbortedError(absl::StrCat("the holder withdrew: ", withdrawn.reason())),
+       /*tell=*/true);
 }
 
 // A holder that serves a lease nobody here knows must not keep its pages for it.
-void HandoffTaker::AnswerUnknown(transport::EndpointId from, absl::string_view lease_bytes, LeaseId lease,
-                                 uint64_t holder) {
+void HandoffTaker::AnswerUnknown(transport::EndpointId from, absl::string_view lease_bytes,
+                                 LeaseId lease, uint64_t holder) {
   const auto releasing = releasing_.find(lease);
   if (releasing != releasing_.end()) {
     deps_.transport.Send(from, releasing->second.message, {}).IgnoreError();

@@ -1,5 +1,5 @@
-// What holders send: offers and commits, checked field by field, and the reads that follow. Every message may be stale, repeated
-// or a lie; none reaches a CHECK.
+// What holders send: offers and commits, checked field by field, and the reads that follow. Every
+// message may be stale, repeated or a lie; none reaches a CHECK.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -18,10 +18,11 @@ constexpr absl::Duration kRetryDelay = absl::Milliseconds(1);
 
 }  // namespace
 
-// The reservation a message is for, or null after counting why there is none. A lease belongs to the connection that used it
-// first.
+// The reservation a message is for, or null after counting why there is none. A lease belongs to
+// the connection that used it first.
 template <typename Message>
-HandoffTaker::Reservation* HandoffTaker::FindAddressee(transport::EndpointId from, const Message& message) {
+HandoffTaker::Reservation* HandoffTaker::FindAddressee(transport::EndpointId from,
+                                                       const Message& message) {
   LeaseId lease;
   if (!ParseLease(message.lease_id(), &lease)) {
     ++deps_.counters.invalid_messages;
@@ -62,27 +63,32 @@ absl::Status HandoffTaker::CheckOffer(const Reservation& reservation, const v1::
                                       absl::Span<const uint8_t> payload) const {
   const uint64_t pieces_max = reservation.covered.size();
   if (offer.pieces_size() > kOfferPiecesMax || offer.sequence() > pieces_max) {
-    return absl::InvalidArgumentError(absl::StrCat("offer ", offer.sequence(), " of ", offer.pieces_size(),
-                                                   " pieces; at most ", pieces_max, " offers of ", kOfferPiecesMax));
+    return absl::InvalidArgumentError(absl::StrCat("offer ", offer.sequence(), " of ",
+                                                   offer.pieces_size(), " pieces; at most ",
+                                                   pieces_max, " offers of ", kOfferPiecesMax));
   }
   uint64_t bytes = 0;
   for (const v1::Piece& piece : offer.pieces()) bytes += piece.bytes();
   if (offer.inline_payload() ? bytes == 0 || bytes != payload.size() : !payload.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("offer of ", bytes, " bytes carries ", payload.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("offer of ", bytes, " bytes carries ", payload.size()));
   }
   const bool reads = !offer.inline_payload() && !offer.pieces().empty();
   if (reads && !deps_.transport.capabilities().true_get) {
     return absl::InvalidArgumentError("offer to fetch, but this transport cannot");
   }
-  const bool another = !reservation.remote_key.empty() && reservation.remote_key != offer.remote_key();
-  if (offer.remote_key().size() > kRemoteKeyMax || (reads && (offer.remote_key().empty() || another))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("offer with a remote key of ", offer.remote_key().size(), " bytes, or not the lease's"));
+  const bool another =
+      !reservation.remote_key.empty() && reservation.remote_key != offer.remote_key();
+  if (offer.remote_key().size() > kRemoteKeyMax ||
+      (reads && (offer.remote_key().empty() || another))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "offer with a remote key of ", offer.remote_key().size(), " bytes, or not the lease's"));
   }
   return absl::OkStatus();
 }
 
-void HandoffTaker::OnOffer(transport::EndpointId from, const v1::Offer& offer, absl::Span<const uint8_t> payload) {
+void HandoffTaker::OnOffer(transport::EndpointId from, const v1::Offer& offer,
+                           absl::Span<const uint8_t> payload) {
   Reservation* reservation = FindAddressee(from, offer);
   if (reservation == nullptr) return;
   if (!SLUICE_FAULT(deps_.faults, "handoff.offer_received").ok()) return;
@@ -94,7 +100,8 @@ void HandoffTaker::OnOffer(transport::EndpointId from, const v1::Offer& offer, a
   absl::Status status = CheckOffer(*reservation, offer, payload);
   if (status.ok()) {
     reservation->offers_seen.insert(offer.sequence());
-    reservation->remote_key = offer.remote_key().empty() ? reservation->remote_key : offer.remote_key();
+    reservation->remote_key =
+        offer.remote_key().empty() ? reservation->remote_key : offer.remote_key();
   }
   size_t at = 0;
   std::vector<size_t> arrived;
@@ -115,7 +122,8 @@ void HandoffTaker::OnOffer(transport::EndpointId from, const v1::Offer& offer, a
   }
   if (!status.ok()) {
     ++(absl::IsAborted(status) ? deps_.counters.stale_messages : deps_.counters.invalid_messages);
-    return Drop(lease, absl::AbortedError(absl::StrCat("refused: ", status.message())), /*tell=*/true);
+    return Drop(lease, absl::AbortedError(absl::StrCat("refused: ", status.message())),
+                /*tell=*/true);
   }
   for (size_t piece : arrived) {
     if (!FinishPiece(*reservation, piece)) return;
@@ -124,31 +132,34 @@ void HandoffTaker::OnOffer(transport::EndpointId from, const v1::Offer& offer, a
   StartFetches();
 }
 
-absl::Status HandoffTaker::AcceptPiece(Reservation& reservation, const v1::Piece& piece, bool* duplicate) {
+absl::Status HandoffTaker::AcceptPiece(Reservation& reservation, const v1::Piece& piece,
+                                       bool* duplicate) {
   const kv::PageLayout& layout = deps_.pool.layout();
   const uint32_t layers = layout.spec().layers;
   if (piece.block() < reservation.held_blocks || piece.block() >= reservation.prompt_blocks ||
       piece.layer_begin() >= piece.layer_end() || piece.layer_end() > layers) {
     return absl::InvalidArgumentError(
-        absl::StrCat("piece of block ", piece.block(), ", layers ", piece.layer_begin(), "..", piece.layer_end(),
-                     "; the lease is for blocks ", reservation.held_blocks, "..", reservation.prompt_blocks, " of ",
-                     layers, " layers"));
+        absl::StrCat("piece of block ", piece.block(), ", layers ", piece.layer_begin(), "..",
+                     piece.layer_end(), "; the lease is for blocks ", reservation.held_blocks, "..",
+                     reservation.prompt_blocks, " of ", layers, " layers"));
   }
   const kv::ByteRange range = layout.PieceRange(piece.layer_begin(), piece.layer_end());
   // Both sides have the same layout, so the holder's offset follows from its page.
   const uint64_t offset = uint64_t{piece.page()} * layout.page_bytes() + range.offset;
   if (piece.bytes() != range.bytes || piece.offset() != offset || piece.generation() == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("piece of ", piece.bytes(), " bytes at ", piece.offset(),
-                                                   ", generation ", piece.generation(), "; its layers have ",
-                                                   range.bytes, " at ", offset));
+    return absl::InvalidArgumentError(
+        absl::StrCat("piece of ", piece.bytes(), " bytes at ", piece.offset(), ", generation ",
+                     piece.generation(), "; its layers have ", range.bytes, " at ", offset));
   }
   std::optional<Reservation::HolderPage>& behind = reservation.behind[piece.block()];
-  if (behind.has_value() && (behind->page != piece.page() || behind->generation != piece.generation())) {
-    return absl::AbortedError(absl::StrCat("block ", piece.block(), " was offered as page ", behind->page,
-                                           " of generation ", behind->generation, ", now as page ", piece.page(),
-                                           " of generation ", piece.generation()));
+  if (behind.has_value() &&
+      (behind->page != piece.page() || behind->generation != piece.generation())) {
+    return absl::AbortedError(absl::StrCat(
+        "block ", piece.block(), " was offered as page ", behind->page, " of generation ",
+        behind->generation, ", now as page ", piece.page(), " of generation ", piece.generation()));
   }
-  const auto first = reservation.covered.begin() + static_cast<ptrdiff_t>(size_t{piece.block()} * layers);
+  const auto first =
+      reservation.covered.begin() + static_cast<ptrdiff_t>(size_t{piece.block()} * layers);
   const auto count = std::count(first + piece.layer_begin(), first + piece.layer_end(), true);
   *duplicate = count == static_cast<ptrdiff_t>(piece.layer_end() - piece.layer_begin());
   if (*duplicate) return absl::OkStatus();
@@ -159,12 +170,13 @@ absl::Status HandoffTaker::AcceptPiece(Reservation& reservation, const v1::Piece
   }
   std::fill(first + piece.layer_begin(), first + piece.layer_end(), true);
   behind = Reservation::HolderPage{piece.page(), piece.generation()};
-  reservation.pieces.push_back(
-      {piece.block(), piece.layer_begin(), piece.layer_end(), piece.offset(), piece.digest(), false});
+  reservation.pieces.push_back({piece.block(), piece.layer_begin(), piece.layer_end(),
+                                piece.offset(), piece.digest(), false});
   return absl::OkStatus();
 }
 
-absl::Span<uint8_t> HandoffTaker::PieceMemory(const Reservation& reservation, const Piece& piece) const {
+absl::Span<uint8_t> HandoffTaker::PieceMemory(const Reservation& reservation,
+                                              const Piece& piece) const {
   const kv::ByteRange range = deps_.pool.layout().PieceRange(piece.layer_begin, piece.layer_end);
   return {reservation.pages[piece.block].data() + range.offset, range.bytes};
 }
@@ -203,7 +215,8 @@ bool HandoffTaker::StartFetch(LeaseId lease, size_t piece) {
     }
   }
   if (absl::IsResourceExhausted(status)) return false;
-  Drop(lease, absl::UnavailableError(absl::StrCat("a page could not be read: ", status.message())), /*tell=*/true);
+  Drop(lease, absl::UnavailableError(absl::StrCat("a page could not be read: ", status.message())),
+       /*tell=*/true);
   return true;
 }
 
@@ -215,9 +228,11 @@ void HandoffTaker::OnFetchDone(transport::FetchId id, const absl::Status& fetche
   Reservation* reservation = Find(fetch.lease);
   if (reservation != nullptr) {
     --reservation->reads;
-    const absl::Status status = fetched.ok() ? SLUICE_FAULT(deps_.faults, "handoff.fetch_done") : fetched;
+    const absl::Status status =
+        fetched.ok() ? SLUICE_FAULT(deps_.faults, "handoff.fetch_done") : fetched;
     if (!status.ok()) {
-      Drop(fetch.lease, absl::UnavailableError(absl::StrCat("reading a page failed: ", status.message())),
+      Drop(fetch.lease,
+           absl::UnavailableError(absl::StrCat("reading a page failed: ", status.message())),
            /*tell=*/true);
     } else if (FinishPiece(*reservation, fetch.piece)) {
       MaybeLand(*reservation);
@@ -228,7 +243,8 @@ void HandoffTaker::OnFetchDone(transport::FetchId id, const absl::Status& fetche
 
 bool HandoffTaker::FinishPiece(Reservation& reservation, size_t index) {
   const LeaseId lease = reservation.lease;
-  // Only now is it known that the holder kept the bytes in place all the while: its lease ends later than ours.
+  // Only now is it known that the holder kept the bytes in place all the while: its lease ends
+  // later than ours.
   if (options_.guards.On(Guard::kCheckAfterFetch) && !LeaseHeld(reservation)) {
     Lapse(lease);
     return false;
@@ -237,8 +253,10 @@ bool HandoffTaker::FinishPiece(Reservation& reservation, size_t index) {
   const absl::Span<const uint8_t> bytes = PieceMemory(reservation, piece);
   if (piece.digest != 0 && PieceDigest(bytes) != piece.digest) {
     ++deps_.counters.digest_failures;
-    Drop(lease, absl::AbortedError(absl::StrCat("digest of block ", piece.block, ", layers ", piece.layer_begin, "..",
-                                                piece.layer_end, " differs: the bytes are not what was offered")),
+    Drop(lease,
+         absl::AbortedError(absl::StrCat("digest of block ", piece.block, ", layers ",
+                                         piece.layer_begin, "..", piece.layer_end,
+                                         " differs: the bytes are not what was offered")),
          /*tell=*/true);
     return false;
   }
@@ -248,16 +266,19 @@ bool HandoffTaker::FinishPiece(Reservation& reservation, size_t index) {
   return true;
 }
 
-absl::Status HandoffTaker::CheckCommit(const Reservation& reservation, const v1::Commit& commit) const {
+absl::Status HandoffTaker::CheckCommit(const Reservation& reservation,
+                                       const v1::Commit& commit) const {
   if (commit.tokens() != reservation.prompt.size() || commit.bytes() != MoveBytes(reservation) ||
       commit.pieces() > reservation.covered.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("commit of ", commit.tokens(), " tokens in ", commit.pieces(),
-                                                   " pieces of ", commit.bytes(), " bytes; the lease is for ",
-                                                   reservation.prompt.size(), " in ", MoveBytes(reservation)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("commit of ", commit.tokens(), " tokens in ", commit.pieces(), " pieces of ",
+                     commit.bytes(), " bytes; the lease is for ", reservation.prompt.size(), " in ",
+                     MoveBytes(reservation)));
   }
   if (commit.first_tokens_size() > 1 || commit.cached_tokens() > commit.tokens()) {
-    return absl::InvalidArgumentError(absl::StrCat("commit with ", commit.first_tokens_size(), " first tokens and ",
-                                                   commit.cached_tokens(), " cached ones"));
+    return absl::InvalidArgumentError(absl::StrCat("commit with ", commit.first_tokens_size(),
+                                                   " first tokens and ", commit.cached_tokens(),
+                                                   " cached ones"));
   }
   if (commit.first_tokens().empty()) return absl::OkStatus();
   return FromProto(commit.first_tokens(0), options_.vocabulary).status();
@@ -274,7 +295,8 @@ void HandoffTaker::OnCommit(transport::EndpointId from, const v1::Commit& commit
   const absl::Status status = CheckCommit(*reservation, commit);
   if (!status.ok()) {
     ++deps_.counters.invalid_messages;
-    return Drop(reservation->lease, absl::AbortedError(absl::StrCat("refused: ", status.message())), /*tell=*/true);
+    return Drop(reservation->lease, absl::AbortedError(absl::StrCat("refused: ", status.message())),
+                /*tell=*/true);
   }
   reservation->commit = commit;
   if (!commit.first_tokens().empty()) {

@@ -59,7 +59,8 @@ struct HandoffTaker::Reservation {
 
   std::optional<v1::Commit> commit;
   std::optional<request::SampledToken> first;
-  // Pieces done at the last renewal after the commit: no progress in between means that pieces were lost.
+  // Pieces done at the last renewal after the commit: no progress in between means that pieces were
+  // lost.
   std::optional<size_t> done_at_renewal;
 
   bool landed = false;

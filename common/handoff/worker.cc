@@ -46,7 +46,9 @@ class ReplyInMail {
   ~ReplyInMail() {
     if (reply_) reply_(ShuttingDown());
   }
-  void operator()(absl::StatusOr<v1::Grant> grant) { std::exchange(reply_, nullptr)(std::move(grant)); }
+  void operator()(absl::StatusOr<v1::Grant> grant) {
+    std::exchange(reply_, nullptr)(std::move(grant));
+  }
 
  private:
   Reply reply_;
@@ -54,7 +56,8 @@ class ReplyInMail {
 
 }  // namespace
 
-std::unique_ptr<Worker> Worker::Create(const WorkerOptions& options, const Dependencies& dependencies) {
+std::unique_ptr<Worker> Worker::Create(const WorkerOptions& options,
+                                       const Dependencies& dependencies) {
   return std::make_unique<WorkerImpl>(options, dependencies);
 }
 
@@ -62,14 +65,14 @@ WorkerImpl::WorkerImpl(const WorkerOptions& options, const Dependencies& depende
     : options_(options),
       deps_(dependencies),
       random_(dependencies.random),
-      credits_({options.credits_max, options.credit_lease}, dependencies.pool, dependencies.engine_loop.clock(),
-               random_),
+      credits_({options.credits_max, options.credit_lease}, dependencies.pool,
+               dependencies.engine_loop.clock(), random_),
       last_progress_nanos_(absl::ToUnixNanos(dependencies.engine_loop.clock().Now())),
       engine_mail_(dependencies.engine_loop),
       move_mail_(dependencies.move_loop) {
   const engine::ModelInfo& model = deps_.model.info();
-  engine_ = engine::Engine::Create(options.engine, deps_.model, deps_.pool, deps_.index, deps_.engine_loop.clock(),
-                                   *this, deps_.faults);
+  engine_ = engine::Engine::Create(options.engine, deps_.model, deps_.pool, deps_.index,
+                                   deps_.engine_loop.clock(), *this, deps_.faults);
   SourceOptions source;
   source.incarnation = deps_.incarnation;
   source.digests = options.digests;
@@ -77,8 +80,8 @@ WorkerImpl::WorkerImpl(const WorkerOptions& options, const Dependencies& depende
   source.lease_max = std::max(source.lease_max, options.lease);
   source.guards = options.guards;
   source_ = std::make_unique<HandoffSource>(
-      source, HandoffSource::Dependencies{deps_.pool, deps_.transport, deps_.pool_remote_key, deps_.move_loop, *this,
-                                          counters_, deps_.faults});
+      source, HandoffSource::Dependencies{deps_.pool, deps_.transport, deps_.pool_remote_key,
+                                          deps_.move_loop, *this, counters_, deps_.faults});
   TakerOptions taker;
   taker.incarnation = deps_.incarnation;
   taker.model_digest = model.model_digest;
@@ -90,8 +93,8 @@ WorkerImpl::WorkerImpl(const WorkerOptions& options, const Dependencies& depende
   taker.reservations_max = options.transfers_max;
   taker.guards = options.guards;
   taker_ = std::make_unique<HandoffTaker>(
-      taker, HandoffTaker::Dependencies{deps_.pool, deps_.index, deps_.transport, deps_.move_loop, random_, counters_,
-                                        deps_.faults});
+      taker, HandoffTaker::Dependencies{deps_.pool, deps_.index, deps_.transport, deps_.move_loop,
+                                        random_, counters_, deps_.faults});
   dispatcher_ = std::make_unique<MoveDispatcher>(*source_, *taker_, counters_);
 }
 
@@ -101,7 +104,8 @@ WorkerImpl::~WorkerImpl() {
   for (auto& [id, state] : decodes_) state.events->OnEnd(ShuttingDown(), state.stats);
 }
 
-void WorkerImpl::Reserve(ReserveCall call, absl::AnyInvocable<void(absl::StatusOr<v1::Grant>)> done) {
+void WorkerImpl::Reserve(ReserveCall call,
+                         absl::AnyInvocable<void(absl::StatusOr<v1::Grant>)> done) {
   move_mail_.Push([this, call = std::move(call), reply = ReplyInMail(std::move(done))]() mutable {
     reply(taker_->Reserve(call));
   });
@@ -117,7 +121,8 @@ CallId WorkerImpl::Prefill(PrefillCall call, std::unique_ptr<PrefillEvents> even
   absl::StatusOr<LeaseId> credit = credits_.Use(call.credit, prompt_tokens);
   // Opened before the engine can offer anything: mail keeps its order.
   if (credit.ok() && !call.grant.lease_id().empty()) {
-    move_mail_.Push([this, id, grant = call.grant, prompt_tokens] { OpenSource(id, grant, prompt_tokens); });
+    move_mail_.Push(
+        [this, id, grant = call.grant, prompt_tokens] { OpenSource(id, grant, prompt_tokens); });
   }
   engine_mail_.Push([this, id, call = std::move(call), credit = std::move(credit),
                      events = EventsInMail<PrefillEvents>(std::move(events))]() mutable {
@@ -137,7 +142,9 @@ CallId WorkerImpl::Decode(DecodeCall call, std::unique_ptr<DecodeEvents> events)
   if (lease.has_value()) {
     move_mail_.Push([this, id, lease = *lease] {
       taker_->Attach(lease, [this, id](absl::StatusOr<LandedSequence> landed) {
-        engine_mail_.Push([this, id, landed = std::move(landed)]() mutable { Landed(id, std::move(landed)); });
+        if (!landed.ok()) landed = Unshared(landed.status());
+        engine_mail_.Push(
+            [this, id, landed = std::move(landed)]() mutable { Landed(id, std::move(landed)); });
       });
     });
   }
@@ -146,7 +153,8 @@ CallId WorkerImpl::Decode(DecodeCall call, std::unique_ptr<DecodeEvents> events)
 
 void WorkerImpl::Cancel(CallId call) {
   engine_->Interrupt(SequenceId(call.value()));
-  engine_mail_.Push([this, call] { DoCancel(call, absl::CancelledError("cancelled by the caller")); });
+  engine_mail_.Push(
+      [this, call] { DoCancel(call, absl::CancelledError("cancelled by the caller")); });
 }
 
 void WorkerImpl::DoCancel(CallId id, const absl::Status& why) {

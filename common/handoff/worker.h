@@ -1,5 +1,5 @@
-// One worker: engine loop, hand-off loop and what passes between them. Services call it, and so does the simulation: the whole
-// worker but for gRPC lives behind this class.
+// One worker: engine loop, hand-off loop and what passes between them. Services call it, and so
+// does the simulation: the whole worker but for gRPC lives behind this class.
 #pragma once
 
 #include <cstdint>
@@ -45,23 +45,26 @@ struct WorkerOptions {
 // Identifies one running call; unique within a worker.
 using CallId = StrongId<struct CallIdTag, uint64_t>;
 
-// Events of one call. Called on the worker's engine loop, never concurrently. After OnEnd nothing follows.
+// Events of one call. Called on the worker's engine loop, never concurrently. After OnEnd nothing
+// follows.
 class PrefillEvents {
  public:
   virtual ~PrefillEvents() = default;
   virtual void OnStarted(uint32_t cached_tokens) = 0;
   virtual void OnFirstToken(const request::SampledToken& token, request::FinishReason finish) = 0;
   // OK: all pages were fetched and verified by the taker, or nothing had to be moved.
-  virtual void OnEnd(const absl::Status& status, const engine::SequenceStats& stats, uint64_t transferred_bytes) = 0;
+  virtual void OnEnd(const absl::Status& status, const engine::SequenceStats& stats,
+                     uint64_t transferred_bytes) = 0;
 };
 
 class DecodeEvents {
  public:
   virtual ~DecodeEvents() = default;
   // The pages are verified (or the prompt is being computed here).
-  virtual void OnStarted(uint32_t held_tokens, uint64_t transferred_bytes, absl::string_view transport) = 0;
-  virtual void OnToken(uint32_t position, const request::SampledToken& token, request::FinishReason finish,
-                       uint64_t logits_hash) = 0;
+  virtual void OnStarted(uint32_t held_tokens, uint64_t transferred_bytes,
+                         absl::string_view transport) = 0;
+  virtual void OnToken(uint32_t position, const request::SampledToken& token,
+                       request::FinishReason finish, uint64_t logits_hash) = 0;
   virtual void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) = 0;
 };
 
@@ -70,8 +73,8 @@ struct WorkerLoad {
   kv::PageCounts pages;
 };
 
-// Thread-safe front; state is owned by the two loops, which must outlive it and be stopped before it is destroyed. Calls that
-// are running then end with UNAVAILABLE, on the destroying thread.
+// Thread-safe front; state is owned by the two loops, which must outlive it and be stopped before
+// it is destroyed. Calls that are running then end with UNAVAILABLE, on the destroying thread.
 class Worker {
  public:
   struct Dependencies {
@@ -85,22 +88,27 @@ class Worker {
     RandomSource& random;
     Incarnation incarnation;
     FaultInjector* faults = nullptr;
-    // Time a step takes; the simulation supplies it, production leaves it empty (steps take their own time).
+    // Time a step takes; the simulation supplies it, production leaves it empty (steps take their
+    // own time).
     std::function<absl::Duration(uint32_t tokens)> step_cost;
   };
-  static std::unique_ptr<Worker> Create(const WorkerOptions& options, const Dependencies& dependencies);
+  static std::unique_ptr<Worker> Create(const WorkerOptions& options,
+                                        const Dependencies& dependencies);
   virtual ~Worker() = default;
 
-  // A start credit: RESOURCE_EXHAUSTED when all are out or the prompt does not fit the free and cached pages.
+  // A start credit: RESOURCE_EXHAUSTED when all are out or the prompt does not fit the free and
+  // cached pages.
   virtual absl::StatusOr<LeaseId> Admit(uint32_t prompt_tokens) = 0;
   virtual void ReturnCredit(LeaseId credit) = 0;
 
-  // `done` runs on the move loop. Errors: RESOURCE_EXHAUSTED, FAILED_PRECONDITION for another layout (both descriptions in the message).
-  virtual void Reserve(ReserveCall call, absl::AnyInvocable<void(absl::StatusOr<v1::Grant>)> done) = 0;
+  // `done` runs on the move loop. Errors: RESOURCE_EXHAUSTED, FAILED_PRECONDITION for another
+  // layout (both descriptions in the message).
+  virtual void Reserve(ReserveCall call,
+                       absl::AnyInvocable<void(absl::StatusOr<v1::Grant>)> done) = 0;
   virtual void Release(LeaseId lease) = 0;
 
-  // Errors arrive by OnEnd. Without a valid credit the call needs a free one (RESOURCE_EXHAUSTED otherwise).
-  // `events` is owned by the worker and destroyed after OnEnd returned.
+  // Errors arrive by OnEnd. Without a valid credit the call needs a free one (RESOURCE_EXHAUSTED
+  // otherwise). `events` is owned by the worker and destroyed after OnEnd returned.
   virtual CallId Prefill(PrefillCall call, std::unique_ptr<PrefillEvents> events) = 0;
   virtual CallId Decode(DecodeCall call, std::unique_ptr<DecodeEvents> events) = 0;
   // OnEnd(CANCELLED) follows unless the call ended by itself. Unknown ids are ignored.
@@ -111,7 +119,8 @@ class Worker {
   // Now when there is nothing to do; else when something was last done. Thread-safe.
   virtual absl::Time last_progress() const = 0;
 
-  // Simulation and tests: handles what the transport has, on the move loop. Production wires the transport's fd itself.
+  // Simulation and tests: handles what the transport has, on the move loop. Production wires the
+  // transport's fd itself.
   virtual void PollTransport() = 0;
 };
 

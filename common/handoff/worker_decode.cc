@@ -1,4 +1,5 @@
-// Decode calls: wait for the pages (or compute the prompt here), then stream. And the engine's events that both kinds share.
+// Decode calls: wait for the pages (or compute the prompt here), then stream. And the engine's
+// events that both kinds share.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,8 +14,8 @@ void WorkerImpl::StartDecode(CallId id, DecodeCall call, std::unique_ptr<DecodeE
   state.events = std::move(events);
   state.call = std::move(call);
   if (prefills_.size() + decodes_.size() > options_.calls_max) {
-    return AbandonDecode(
-        state, absl::ResourceExhaustedError(absl::StrCat("all ", options_.calls_max, " calls are in use")));
+    return AbandonDecode(state, absl::ResourceExhaustedError(
+                                    absl::StrCat("all ", options_.calls_max, " calls are in use")));
   }
   ArmDeadline(state, state.call.context.deadline);
   if (state.call.lease.has_value()) return;  // Landed follows
@@ -46,7 +47,8 @@ void WorkerImpl::Landed(CallId id, absl::StatusOr<LandedSequence> landed) {
   DecodeState* state = FindDecode(SequenceId(id.value()));
   if (state == nullptr) return;  // cancelled; the pages go back with the message
   state->landed = true;
-  const absl::Status status = landed.ok() ? SubmitLanded(*state, *std::move(landed)) : landed.status();
+  const absl::Status status =
+      landed.ok() ? SubmitLanded(*state, *std::move(landed)) : landed.status();
   if (!status.ok()) EndDecode(id, status);
 }
 
@@ -54,11 +56,13 @@ absl::Status WorkerImpl::SubmitLanded(DecodeState& state, LandedSequence landed)
   const DecodeCall& call = state.call;
   if (call.context.attempt != landed.context.attempt) {
     return absl::FailedPreconditionError(absl::StrCat("call of attempt ", call.context.attempt,
-                                                      " for a lease of attempt ", landed.context.attempt));
+                                                      " for a lease of attempt ",
+                                                      landed.context.attempt));
   }
   if (landed.first.has_value() != call.emitted.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("the holder sampled ", landed.first.has_value() ? "a" : "no",
-                                                   " first token, and the call brings ", call.emitted.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the holder sampled ", landed.first.has_value() ? "a" : "no",
+                     " first token, and the call brings ", call.emitted.size()));
   }
   engine::SequenceSpec spec;
   spec.id = SequenceId(state.id.value());
@@ -121,7 +125,8 @@ void WorkerImpl::OnToken(SequenceId sequence, uint32_t position, const request::
   state->events->OnToken(position, token, finish, logits_hash);
 }
 
-void WorkerImpl::OnFinished(SequenceId sequence, const absl::Status& status, const engine::SequenceStats& stats) {
+void WorkerImpl::OnFinished(SequenceId sequence, const absl::Status& status,
+                            const engine::SequenceStats& stats) {
   if (PrefillState* prefill = FindPrefill(sequence)) {
     prefill->in_engine = false;
     prefill->stats = stats;

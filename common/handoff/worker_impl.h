@@ -56,14 +56,17 @@ struct DecodeState : Call {
   bool landed = false;
 };
 
-// Threads: calls, engine and step driver belong to the engine loop; source, taker, dispatcher and `source_calls_` to the move
-// loop. The two talk through mailboxes only. A call's sequence has the call's number.
+// Threads: calls, engine and step driver belong to the engine loop; source, taker, dispatcher and
+// `source_calls_` to the move loop. The two talk through mailboxes only. A call's sequence has the
+// call's number.
 class WorkerImpl final : public Worker, private engine::EngineEvents, private SourceEvents {
  public:
   WorkerImpl(const WorkerOptions& options, const Dependencies& dependencies);
   ~WorkerImpl() override;
 
-  absl::StatusOr<LeaseId> Admit(uint32_t prompt_tokens) override { return credits_.Admit(prompt_tokens); }
+  absl::StatusOr<LeaseId> Admit(uint32_t prompt_tokens) override {
+    return credits_.Admit(prompt_tokens);
+  }
   void ReturnCredit(LeaseId credit) override { credits_.Return(credit); }
   void Reserve(ReserveCall call, absl::AnyInvocable<void(absl::StatusOr<v1::Grant>)> done) override;
   void Release(LeaseId lease) override;
@@ -85,9 +88,11 @@ class WorkerImpl final : public Worker, private engine::EngineEvents, private So
   // Ends the sequence; its OnFinished then ends the call.
   void CancelInEngine(Call& call, const absl::Status& why);
 
-  // Prefill calls (worker_prefill.cc). A lease is served for one call; mail of another call that names it is dropped.
+  // Prefill calls (worker_prefill.cc). A lease is served for one call; mail of another call that
+  // names it is dropped.
   bool Serves(CallId id, LeaseId lease) const;
-  void StartPrefill(CallId id, PrefillCall call, LeaseId credit, std::unique_ptr<PrefillEvents> events);
+  void StartPrefill(CallId id, PrefillCall call, LeaseId credit,
+                    std::unique_ptr<PrefillEvents> events);
   void OpenSource(CallId id, const v1::Grant& grant, uint32_t prompt_tokens);
   void WithdrawSource(PrefillState& state, absl::string_view reason);
   void SourceEnded(CallId id, const absl::Status& status, uint64_t bytes);
@@ -106,12 +111,14 @@ class WorkerImpl final : public Worker, private engine::EngineEvents, private So
 
   // Engine events, inside a step.
   void OnStarted(SequenceId sequence, uint32_t cached_tokens) override;
-  void OnPagesFinal(SequenceId sequence, std::vector<engine::FinalPage> pages, int layer_begin, int layer_end) override;
+  void OnPagesFinal(SequenceId sequence, std::vector<engine::FinalPage> pages, int layer_begin,
+                    int layer_end) override;
   void OnPromptDone(SequenceId sequence, const std::optional<request::SampledToken>& first,
                     request::FinishReason finish) override;
   void OnToken(SequenceId sequence, uint32_t position, const request::SampledToken& token,
                request::FinishReason finish, uint64_t logits_hash) override;
-  void OnFinished(SequenceId sequence, const absl::Status& status, const engine::SequenceStats& stats) override;
+  void OnFinished(SequenceId sequence, const absl::Status& status,
+                  const engine::SequenceStats& stats) override;
   // A fault point inside a step: an error ends the call after the step.
   void EndAfterStep(CallId id, const absl::Status& why);
 

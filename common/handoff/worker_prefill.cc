@@ -21,7 +21,7 @@ void WorkerImpl::OpenSource(CallId id, const v1::Grant& grant, uint32_t prompt_t
     }
   }
   if (status.ok()) return;
-  engine_mail_.Push([this, id, status] { SourceEnded(id, status, 0); });
+  engine_mail_.Push([this, id, status = Unshared(status)] { SourceEnded(id, status, 0); });
 }
 
 // Move loop.
@@ -36,10 +36,12 @@ void WorkerImpl::OnSourceEnded(LeaseId lease, const absl::Status& status, uint64
   SLUICE_CHECK(found != source_calls_.end());
   const CallId id = found->second;
   source_calls_.erase(found);
-  engine_mail_.Push([this, id, status, bytes] { SourceEnded(id, status, bytes); });
+  engine_mail_.Push(
+      [this, id, status = Unshared(status), bytes] { SourceEnded(id, status, bytes); });
 }
 
-void WorkerImpl::StartPrefill(CallId id, PrefillCall call, LeaseId credit, std::unique_ptr<PrefillEvents> events) {
+void WorkerImpl::StartPrefill(CallId id, PrefillCall call, LeaseId credit,
+                              std::unique_ptr<PrefillEvents> events) {
   PrefillState& state = prefills_[id];
   state.id = id;
   state.events = std::move(events);
@@ -62,7 +64,8 @@ void WorkerImpl::StartPrefill(CallId id, PrefillCall call, LeaseId credit, std::
   spec.held_blocks = call.grant.held().blocks();
   spec.offer_pages = !call.grant.lease_id().empty();
   absl::Status status = prefills_.size() + decodes_.size() > options_.calls_max
-                            ? absl::ResourceExhaustedError(absl::StrCat("all ", options_.calls_max, " calls are in use"))
+                            ? absl::ResourceExhaustedError(
+                                  absl::StrCat("all ", options_.calls_max, " calls are in use"))
                             : SLUICE_FAULT(deps_.faults, "worker.prefill_started");
   if (status.ok()) status = engine_->Submit(std::move(spec));
   if (!status.ok()) return AbandonPrefill(state, status);
@@ -81,17 +84,18 @@ void WorkerImpl::WithdrawSource(PrefillState& state, absl::string_view reason) {
   state.lease.reset();
 }
 
-void WorkerImpl::OnPagesFinal(SequenceId sequence, std::vector<engine::FinalPage> pages, int layer_begin,
-                              int layer_end) {
+void WorkerImpl::OnPagesFinal(SequenceId sequence, std::vector<engine::FinalPage> pages,
+                              int layer_begin, int layer_end) {
   PrefillState* state = FindPrefill(sequence);
   if (state == nullptr || !state->lease.has_value()) return;
-  move_mail_.Push([this, id = state->id, lease = *state->lease, pages = std::move(pages), layer_begin,
-                   layer_end]() mutable {
+  move_mail_.Push([this, id = state->id, lease = *state->lease, pages = std::move(pages),
+                   layer_begin, layer_end]() mutable {
     if (Serves(id, lease)) source_->Offer(lease, std::move(pages), layer_begin, layer_end);
   });
 }
 
-void WorkerImpl::OnPromptDone(SequenceId sequence, const std::optional<request::SampledToken>& first,
+void WorkerImpl::OnPromptDone(SequenceId sequence,
+                              const std::optional<request::SampledToken>& first,
                               request::FinishReason finish) {
   PrefillState* state = FindPrefill(sequence);
   SLUICE_CHECK(state != nullptr);
@@ -99,10 +103,11 @@ void WorkerImpl::OnPromptDone(SequenceId sequence, const std::optional<request::
   if (!fault.ok()) return EndAfterStep(state->id, fault);
   if (first.has_value()) state->events->OnFirstToken(*first, finish);
   if (!state->lease.has_value()) return;
-  if (finish != request::FinishReason::kNone) return WithdrawSource(*state, "the stream ended with its first token");
+  if (finish != request::FinishReason::kNone)
+    return WithdrawSource(*state, "the stream ended with its first token");
   state->committed = true;
-  move_mail_.Push([this, id = state->id, lease = *state->lease, tokens = state->prompt_tokens, first,
-                   cached = state->cached_tokens] {
+  move_mail_.Push([this, id = state->id, lease = *state->lease, tokens = state->prompt_tokens,
+                   first, cached = state->cached_tokens] {
     if (Serves(id, lease)) source_->Commit(lease, tokens, first, cached);
   });
 }
@@ -114,7 +119,8 @@ void WorkerImpl::PrefillFinished(PrefillState& state, const absl::Status& status
     WithdrawSource(state, status.message());
     return EndPrefill(id, state.verdict.value_or(status), 0);
   }
-  if (state.source_end.has_value()) return EndPrefill(id, state.source_end->first, state.source_end->second);
+  if (state.source_end.has_value())
+    return EndPrefill(id, state.source_end->first, state.source_end->second);
   if (!state.committed) EndPrefill(id, absl::OkStatus(), 0);  // nothing is moved
 }
 

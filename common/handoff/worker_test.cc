@@ -1,4 +1,5 @@
-// Two whole workers with the toy model, whose text depends on every byte of KV: split and local must say the same.
+// Two whole workers with the toy model, whose text depends on every byte of KV: split and local
+// must say the same.
 #include <gtest/gtest.h>
 
 #include "handoff/worker_test_support.h"
@@ -42,7 +43,8 @@ TEST_P(SplitEqualsLocal, ForEveryPromptLengthAndSampling) {
     EXPECT_TRUE(flight.prefill->status.ok()) << flight.prefill->status;
     EXPECT_TRUE(flight.decode->status.ok()) << flight.decode->status;
     EXPECT_EQ(SplitTokens(flight), local->tokens);
-    EXPECT_EQ(flight.decode->hashes, std::vector<uint64_t>(local->hashes.begin() + 1, local->hashes.end()));
+    EXPECT_EQ(flight.decode->hashes,
+              std::vector<uint64_t>(local->hashes.begin() + 1, local->hashes.end()));
     EXPECT_EQ(flight.decode->positions.front(), 1u);
     EXPECT_EQ(flight.decode->finish, request::FinishReason::kLength);
     EXPECT_EQ(flight.decode->stats.recomputed_tokens, 0u);
@@ -50,12 +52,15 @@ TEST_P(SplitEqualsLocal, ForEveryPromptLengthAndSampling) {
     EXPECT_GT(flight.decode->bytes, 0u);
     EXPECT_EQ(flight.decode->bytes, flight.prefill->bytes);
     EXPECT_EQ(test.p().worker->counters().bytes_sent, test.d().worker->counters().bytes_received);
-    EXPECT_EQ(test.p().worker->counters().stale_messages + test.d().worker->counters().stale_messages, 0u);
+    EXPECT_EQ(
+        test.p().worker->counters().stale_messages + test.d().worker->counters().stale_messages,
+        0u);
     ExpectNothingHeld(test);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Lengths, SplitEqualsLocal, ::testing::Values(1u, 31u, 32u, 33u, 64u, 200u));
+INSTANTIATE_TEST_SUITE_P(Lengths, SplitEqualsLocal,
+                         ::testing::Values(1u, 31u, 32u, 33u, 64u, 200u));
 
 TEST(Worker, ASecondTurnMovesOnlyWhatIsNew) {
   WorkerTest test;
@@ -72,7 +77,8 @@ TEST(Worker, ASecondTurnMovesOnlyWhatIsNew) {
   flight = test.Split(second);
   ASSERT_TRUE(test.RunToEnd(flight));
   EXPECT_EQ(SplitTokens(flight), local->tokens);
-  EXPECT_EQ(flight.decode->held_tokens, 128u) << "prompt and answer were published by the decode worker";
+  EXPECT_EQ(flight.decode->held_tokens, 128u)
+      << "prompt and answer were published by the decode worker";
   EXPECT_EQ(flight.prefill->cached_tokens, 96u);
   EXPECT_EQ(flight.prefill->stats.computed_tokens, second.prompt.size() - 96);
   ExpectNothingHeld(test);
@@ -118,8 +124,10 @@ TEST(Worker, EmittedTokensAreFedAndNeverSampledAgain) {
   EXPECT_FALSE(flight.prefill->first.has_value());
   EXPECT_TRUE(flight.decode->status.ok()) << flight.decode->status;
   EXPECT_EQ(flight.decode->positions.front(), 10u);
-  EXPECT_EQ(flight.decode->tokens, std::vector<request::TokenId>(local->tokens.begin() + 10, local->tokens.end()));
-  EXPECT_EQ(flight.decode->hashes, std::vector<uint64_t>(local->hashes.begin() + 10, local->hashes.end()));
+  EXPECT_EQ(flight.decode->tokens,
+            std::vector<request::TokenId>(local->tokens.begin() + 10, local->tokens.end()));
+  EXPECT_EQ(flight.decode->hashes,
+            std::vector<uint64_t>(local->hashes.begin() + 10, local->hashes.end()));
   ExpectNothingHeld(test);
 }
 
@@ -127,12 +135,14 @@ TEST(Worker, ManyAtOnceEqualTheirSoloRuns) {
   WorkerTest test;
   std::vector<WorkerTest::Flight> flights;
   std::vector<Request> requests;
-  for (uint64_t i = 0; i < 8; ++i) requests.push_back(MakeRequest(10 + i, 1 + 13 * static_cast<uint32_t>(i), 12));
+  for (uint64_t i = 0; i < 8; ++i)
+    requests.push_back(MakeRequest(10 + i, 1 + 13 * static_cast<uint32_t>(i), 12));
   for (const Request& request : requests) flights.push_back(test.Split(request));
   for (size_t i = 0; i < flights.size(); ++i) {
     ASSERT_TRUE(test.RunToEnd(flights[i]));
     WorkerTest solo;
-    EXPECT_EQ(SplitTokens(flights[i]), solo.Local(solo.d(), requests[i])->tokens) << "request " << i;
+    EXPECT_EQ(SplitTokens(flights[i]), solo.Local(solo.d(), requests[i])->tokens)
+        << "request " << i;
   }
   ExpectNothingHeld(test);
 }
@@ -155,7 +165,8 @@ TEST(Worker, AnotherLayoutIsRefusedWithBothDescriptions) {
   const absl::StatusOr<v1::Grant> grant = test.Reserve(ReserveFor(MakeRequest(2, 10, 5), test.p()));
   ASSERT_TRUE(absl::IsFailedPrecondition(grant.status())) << grant.status();
   for (WorkerNode* node : {&test.p(), &test.d()}) {
-    EXPECT_NE(grant.status().message().find(node->pool->layout().Describe()), absl::string_view::npos);
+    EXPECT_NE(grant.status().message().find(node->pool->layout().Describe()),
+              absl::string_view::npos);
   }
 }
 
@@ -173,9 +184,11 @@ TEST(Worker, CreditsAreCountedExpireAndComeBack) {
   ASSERT_TRUE(worker.Admit(10).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(worker.Admit(10).status()));
   test.world.RunFor(options.worker.credit_lease);
-  EXPECT_TRUE(absl::IsResourceExhausted(worker.Admit(32 * 65).status())) << "the prompt does not fit the pool";
+  EXPECT_TRUE(absl::IsResourceExhausted(worker.Admit(32 * 65).status()))
+      << "the prompt does not fit the pool";
   ASSERT_TRUE(worker.Admit(32 * 40).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(worker.Admit(32 * 40).status())) << "pages are promised once";
+  EXPECT_TRUE(absl::IsResourceExhausted(worker.Admit(32 * 40).status()))
+      << "pages are promised once";
   // A call that comes without a credit gets one if there is one, and an error if not.
   ASSERT_TRUE(worker.Admit(10).ok());
   auto refused = std::make_shared<PrefillRecord>();
@@ -185,7 +198,8 @@ TEST(Worker, CreditsAreCountedExpireAndComeBack) {
   EXPECT_TRUE(absl::IsResourceExhausted(refused->status));
   test.world.RunFor(options.worker.credit_lease);
   auto alone = std::make_shared<PrefillRecord>();
-  worker.Prefill(PrefillFor(MakeRequest(2, 10, 5), LeaseId(), v1::Grant()), std::make_unique<PrefillRecorder>(alone));
+  worker.Prefill(PrefillFor(MakeRequest(2, 10, 5), LeaseId(), v1::Grant()),
+                 std::make_unique<PrefillRecorder>(alone));
   test.world.RunFor(absl::Seconds(1));
   EXPECT_TRUE(alone->status.ok()) << alone->status;
   EXPECT_TRUE(alone->first.has_value());
@@ -198,7 +212,8 @@ TEST(Worker, BadCallsEndWithTheirReason) {
   auto unknown = std::make_shared<DecodeRecord>();
   v1::Grant grant;
   grant.set_lease_id(std::string(16, 'x'));
-  test.d().worker->Decode(DecodeFor(MakeRequest(2, 10, 5), grant), std::make_unique<DecodeRecorder>(unknown));
+  test.d().worker->Decode(DecodeFor(MakeRequest(2, 10, 5), grant),
+                          std::make_unique<DecodeRecorder>(unknown));
   auto served = std::make_shared<PrefillRecord>();
   test.p().worker->Prefill(PrefillFor(MakeRequest(2, 10, 5), LeaseId(), grant),
                            std::make_unique<PrefillRecorder>(served));
@@ -214,7 +229,8 @@ TEST(Worker, BadCallsEndWithTheirReason) {
                            std::make_unique<PrefillRecorder>(flight.prefill));
   Request other = request;
   other.context.attempt = 9;
-  test.d().worker->Decode(DecodeFor(other, flight.grant), std::make_unique<DecodeRecorder>(flight.decode));
+  test.d().worker->Decode(DecodeFor(other, flight.grant),
+                          std::make_unique<DecodeRecorder>(flight.decode));
   ASSERT_TRUE(test.RunToEnd(flight));
   EXPECT_TRUE(absl::IsFailedPrecondition(flight.decode->status)) << flight.decode->status;
   EXPECT_TRUE(absl::IsNotFound(unknown->status)) << unknown->status;
@@ -229,7 +245,8 @@ TEST(Worker, OneLeaseIsServedForOneCall) {
   WorkerTest::Flight flight = test.Split(request);
   auto second = std::make_shared<PrefillRecord>();
   Request other = MakeRequest(5, 150, 12);
-  test.p().worker->Prefill(PrefillFor(other, LeaseId(), flight.grant), std::make_unique<PrefillRecorder>(second));
+  test.p().worker->Prefill(PrefillFor(other, LeaseId(), flight.grant),
+                           std::make_unique<PrefillRecorder>(second));
   ASSERT_TRUE(test.RunToEnd(flight));
   EXPECT_TRUE(flight.decode->status.ok()) << flight.decode->status;
   WorkerTest solo;
@@ -238,7 +255,8 @@ TEST(Worker, OneLeaseIsServedForOneCall) {
   ExpectNothingHeld(test);
 }
 
-// Moments of a request's life, by virtual time: a token costs 1 ms to compute, a message 5 ms to travel.
+// Moments of a request's life, by virtual time: a token costs 1 ms to compute, a message 5 ms to
+// travel.
 WorkerTest SlowWorkers() {
   NodeOptions options = TestNodeOptions();
   options.token_cost = absl::Milliseconds(1);
@@ -271,8 +289,8 @@ TEST_P(CancelAt, GivesEverythingBack) {
 
 INSTANTIATE_TEST_SUITE_P(Moments, CancelAt,
                          ::testing::Combine(::testing::Values(0, 1, 2),
-                                            ::testing::Values(0, 3, 41, 90, 130, 152, 160, 165, 170, 178, 185, 200,
-                                                              260)));
+                                            ::testing::Values(0, 3, 41, 90, 130, 152, 160, 165, 170,
+                                                              178, 185, 200, 260)));
 
 class DeadlineAt : public ::testing::TestWithParam<int> {};
 
@@ -282,13 +300,15 @@ TEST_P(DeadlineAt, EndsBothCalls) {
   request.context.deadline = test.world.Now() + absl::Milliseconds(GetParam());
   const WorkerTest::Flight flight = test.Split(request);
   ASSERT_TRUE(test.RunToEnd(flight));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(flight.decode->status) || absl::IsAborted(flight.decode->status))
+  EXPECT_TRUE(absl::IsDeadlineExceeded(flight.decode->status) ||
+              absl::IsAborted(flight.decode->status))
       << flight.decode->status;
   EXPECT_LE(flight.decode->tokens.size(), static_cast<size_t>(GetParam()));
   ExpectNothingHeld(test);
 }
 
-INSTANTIATE_TEST_SUITE_P(Moments, DeadlineAt, ::testing::Values(1, 60, 130, 155, 161, 166, 171, 178, 185));
+INSTANTIATE_TEST_SUITE_P(Moments, DeadlineAt,
+                         ::testing::Values(1, 60, 130, 155, 161, 166, 171, 178, 185));
 
 class CrashAt : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
@@ -301,7 +321,8 @@ TEST_P(CrashAt, TheSurvivorEndsItsCall) {
   EXPECT_TRUE(test.RunToEnd(flight));
   if (site == 0) {
     if (!flight.decode->status.ok()) {
-      EXPECT_TRUE(absl::IsUnavailable(flight.decode->status) || absl::IsAborted(flight.decode->status))
+      EXPECT_TRUE(absl::IsUnavailable(flight.decode->status) ||
+                  absl::IsAborted(flight.decode->status))
           << flight.decode->status;
       EXPECT_TRUE(flight.decode->tokens.empty());
     }
@@ -315,7 +336,8 @@ TEST_P(CrashAt, TheSurvivorEndsItsCall) {
 
 INSTANTIATE_TEST_SUITE_P(Moments, CrashAt,
                          ::testing::Combine(::testing::Values(0, 1),
-                                            ::testing::Values(0, 3, 41, 90, 150, 160, 165, 170, 178, 190, 230)));
+                                            ::testing::Values(0, 3, 41, 90, 150, 160, 165, 170, 178,
+                                                              190, 230)));
 
 TEST(Worker, DestructionEndsCallsThatAreRunningOrInTheMail) {
   WorkerTest test = SlowWorkers();
@@ -326,7 +348,8 @@ TEST(Worker, DestructionEndsCallsThatAreRunningOrInTheMail) {
   std::optional<absl::StatusOr<v1::Grant>> grant;
   test.p().worker->Prefill(PrefillFor(MakeRequest(3, 10, 5), LeaseId(), v1::Grant()),
                            std::make_unique<PrefillRecorder>(mailed_prefill));
-  test.d().worker->Decode(LocalFor(MakeRequest(3, 10, 5)), std::make_unique<DecodeRecorder>(mailed_decode));
+  test.d().worker->Decode(LocalFor(MakeRequest(3, 10, 5)),
+                          std::make_unique<DecodeRecorder>(mailed_decode));
   test.d().worker->Reserve(ReserveFor(MakeRequest(3, 10, 5), test.p()),
                            [&](absl::StatusOr<v1::Grant> made) { grant = std::move(made); });
   test.Crash(0);
@@ -378,8 +401,8 @@ TEST_P(WorkerFaults, FailOneCallAndNothingElse) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WorkerFaults,
-                         ::testing::Values("worker.prefill_started", "worker.first_token", "worker.decode_started",
-                                           "worker.token"));
+                         ::testing::Values("worker.prefill_started", "worker.first_token",
+                                           "worker.decode_started", "worker.token"));
 
 TEST(Worker, ProgressIsNowWhenIdleAndTheLastStepWhenNot) {
   WorkerTest test = SlowWorkers();

@@ -1,4 +1,5 @@
-// Whole workers with the toy model on simulated loops and network, and the part of a router that tests need.
+// Whole workers with the toy model on simulated loops and network, and the part of a router that
+// tests need.
 #pragma once
 
 #include <algorithm>
@@ -55,7 +56,8 @@ class PrefillRecorder final : public PrefillEvents {
     record_->first = token;
     record_->finish = finish;
   }
-  void OnEnd(const absl::Status& status, const engine::SequenceStats& stats, uint64_t bytes) override {
+  void OnEnd(const absl::Status& status, const engine::SequenceStats& stats,
+             uint64_t bytes) override {
     SLUICE_CHECK(++record_->ended == 1);
     record_->status = status;
     record_->stats = stats;
@@ -77,7 +79,8 @@ class DecodeRecorder final : public DecodeEvents {
   }
   void OnToken(uint32_t position, const request::SampledToken& token, request::FinishReason finish,
                uint64_t logits_hash) override {
-    SLUICE_CHECK(record_->ended == 0 && record_->started == 1 && record_->finish == request::FinishReason::kNone);
+    SLUICE_CHECK(record_->ended == 0 && record_->started == 1 &&
+                 record_->finish == request::FinishReason::kNone);
     record_->positions.push_back(position);
     record_->tokens.push_back(token.token);
     record_->hashes.push_back(logits_hash);
@@ -111,8 +114,8 @@ inline NodeOptions TestNodeOptions() {
 // One worker on any two loops.
 class WorkerNode {
  public:
-  WorkerNode(uint64_t number, const NodeOptions& options, transport::LoopbackNetwork& network, Loop& engine_loop,
-             Loop& move_loop)
+  WorkerNode(uint64_t number, const NodeOptions& options, transport::LoopbackNetwork& network,
+             Loop& engine_loop, Loop& move_loop)
       : incarnation(100 + number), random_(number) {
     model = *engine::CreateToyModel(options.model);
     transport = *network.CreateTransport();
@@ -150,7 +153,8 @@ struct Request {
   request::SamplingParams sampling;
 };
 
-inline Request MakeRequest(uint64_t seed, uint32_t prompt_tokens, uint32_t max_tokens, bool reuse = true) {
+inline Request MakeRequest(uint64_t seed, uint32_t prompt_tokens, uint32_t max_tokens,
+                           bool reuse = true) {
   Request request;
   request.context.request = RequestId("r" + std::to_string(seed));
   request.context.attempt = 1;
@@ -196,7 +200,8 @@ inline DecodeCall LocalFor(const Request& request) {
 // A prefill worker `p` and a decode worker `d` in one simulated world.
 class WorkerTest {
  public:
-  explicit WorkerTest(const NodeOptions& p_options = TestNodeOptions(), const NodeOptions& d_options = TestNodeOptions(),
+  explicit WorkerTest(const NodeOptions& p_options = TestNodeOptions(),
+                      const NodeOptions& d_options = TestNodeOptions(),
                       const transport::LinkPlan& link = {}, uint64_t seed = 0)
       : world(seed), network({.seed = seed + 1, .limits = {}, .link = link}, world.clock()) {
     AddNode(p_options);
@@ -245,12 +250,13 @@ class WorkerTest {
     flight.grant = *Reserve(ReserveFor(request, p()));
     flight.prefill_call = p().worker->Prefill(PrefillFor(request, credit, flight.grant),
                                               std::make_unique<PrefillRecorder>(flight.prefill));
-    flight.decode_call =
-        d().worker->Decode(DecodeFor(request, flight.grant), std::make_unique<DecodeRecorder>(flight.decode));
+    flight.decode_call = d().worker->Decode(DecodeFor(request, flight.grant),
+                                            std::make_unique<DecodeRecorder>(flight.decode));
     return flight;
   }
   bool RunToEnd(const Flight& flight) {
-    return world.RunUntilTrue([&] { return flight.prefill->ended > 0 && flight.decode->ended > 0; });
+    return world.RunUntilTrue(
+        [&] { return flight.prefill->ended > 0 && flight.decode->ended > 0; });
   }
   // The whole request on one worker.
   std::shared_ptr<DecodeRecord> Local(WorkerNode& node, const Request& request) {
@@ -274,14 +280,16 @@ class WorkerTest {
     Site site;
     site.engine_loop = &world.AddLoop("engine");
     site.move_loop = &world.AddLoop("move");
-    site.node = std::make_unique<WorkerNode>(sites_.size() + 1, options, network, *site.engine_loop, *site.move_loop);
+    site.node = std::make_unique<WorkerNode>(sites_.size() + 1, options, network, *site.engine_loop,
+                                             *site.move_loop);
     sites_.push_back(std::move(site));
   }
   static bool WantsPoll(Site& site) {
     return !site.move_loop->crashed() && !site.poll_posted && !site.node->transport->PrepareSleep();
   }
   absl::Time NetworkDue() {
-    return std::any_of(sites_.begin(), sites_.end(), WantsPoll) ? world.Now() : network.NextEventTime();
+    return std::any_of(sites_.begin(), sites_.end(), WantsPoll) ? world.Now()
+                                                                : network.NextEventTime();
   }
   void RunNetwork(absl::Time now) {
     network.AdvanceTo(now);

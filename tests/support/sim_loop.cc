@@ -42,7 +42,8 @@ SimLoop& SimWorld::AddLoop(absl::string_view name, size_t queue_max) {
   return *loops_.back();
 }
 
-void SimWorld::AddSource(std::function<absl::Time()> next_due, std::function<void(absl::Time now)> advance) {
+void SimWorld::AddSource(std::function<absl::Time()> next_due,
+                         std::function<void(absl::Time now)> advance) {
   sources_.push_back({std::move(next_due), std::move(advance)});
 }
 
