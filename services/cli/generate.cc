@@ -112,6 +112,10 @@ void AddGenerateCommand(CLI::App& app, Command* run) {
   command->add_option("--seed", flags->sampling.seed, "Noise depends on it and the position only")->capture_default_str();
   command->add_flag("--ignore-eos", flags->sampling.ignore_eos, "Go on after end tokens");
   command->add_flag("--json", flags->json, "Print one JSON object at the end");
+  command->footer(
+      "Examples:\n"
+      "  sluice generate --model model.gguf --text \"Once upon a time\" --max-tokens 64\n"
+      "  sluice generate --model model.gguf --chat chat.json --temperature 0.8 --seed 7 --json");
   command->callback([flags, run] { *run = [flags] { return Generate(*flags); }; });
 }
 

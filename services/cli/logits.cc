@@ -68,6 +68,9 @@ void AddLogitsCommand(CLI::App& app, Command* run) {
   AddModelOptions(*command, &flags->model);
   command->add_option("--tokens", flags->tokens, "Ids, comma-separated")->required();
   command->add_option("--out", flags->out, "File to write: \"logits\" float32 [T, V]")->required();
+  command->footer(
+      "Example:\n"
+      "  sluice logits --model model.gguf --tokens 1,2,3 --kv f32 --kernels reference --out l.safetensors");
   command->callback([flags, run] { *run = [flags] { return Logits(*flags); }; });
 }
 

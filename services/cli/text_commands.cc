@@ -68,16 +68,25 @@ void AddTextCommands(CLI::App& app, Command* run) {
   input->add_option("--file", flags->file, "A file with the text");
   input->require_option(1);
   tokenize->add_flag("--special", flags->special, "Parse markers as special tokens");
+  tokenize->footer(
+      "Examples:\n"
+      "  sluice tokenize --model model.gguf --text \"Hello, world\"\n"
+      "  sluice tokenize --model model.gguf --special --file prompt.txt");
   tokenize->callback([flags, run] { *run = [flags] { return Tokenize(*flags); }; });
 
   CLI::App* detokenize = app.add_subcommand("detokenize", "Token ids to text");
   detokenize->add_option("--model", flags->model, "Model folder, .gguf file or toy")->required();
   detokenize->add_option("--tokens", flags->tokens, "Ids, comma-separated")->required();
+  detokenize->footer("Example:\n  sluice detokenize --model model.gguf --tokens 19556,28,905");
   detokenize->callback([flags, run] { *run = [flags] { return Detokenize(*flags); }; });
 
   CLI::App* render = app.add_subcommand("render", "A conversation to the prompt text of the model's chat template");
   render->add_option("--model", flags->model, "Model folder, .gguf file or toy")->required();
   render->add_option("--chat", flags->chat, "JSON file with messages")->required();
+  render->footer(
+      "Example:\n"
+      "  echo '{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}' > chat.json\n"
+      "  sluice render --model model.gguf --chat chat.json");
   render->callback([flags, run] { *run = [flags] { return Render(*flags); }; });
 }
 

@@ -109,10 +109,14 @@ Finding CheckSharedMemory(const absl::StatusOr<Space>& space, uint64_t needed_by
               advice);
 }
 
-Finding CheckMemlock(uint64_t limit_bytes, bool unlimited) {
-  return Make("memlock",
-              !unlimited && limit_bytes < kMemlockSmallBytes ? Verdict::kWarn : Verdict::kOk,
-              unlimited ? "unlimited" : Mib(limit_bytes),
+Finding CheckMemlock(uint64_t limit_bytes, bool unlimited, bool has_rdma) {
+  const std::string value = unlimited ? "unlimited" : Mib(limit_bytes);
+  if (!has_rdma) {
+    return Make("memlock", Verdict::kOk, absl::StrCat(value, "; only RDMA needs it, none here"),
+                "");
+  }
+  const bool small = !unlimited && limit_bytes < kMemlockSmallBytes;
+  return Make("memlock", small ? Verdict::kWarn : Verdict::kOk, value,
               "RDMA pins the whole page pool: ulimit -l unlimited, or LimitMEMLOCK=infinity in the "
               "unit; shared memory and TCP work without");
 }

@@ -48,8 +48,8 @@ Finding CheckMemory(const absl::StatusOr<uint64_t>& available_bytes, uint64_t ne
 std::vector<Finding> CheckTransports(absl::Span<const TransportProbe> probes);
 // /dev/shm, where the page pools of workers that share memory live.
 Finding CheckSharedMemory(const absl::StatusOr<Space>& space, uint64_t needed_bytes);
-// RLIMIT_MEMLOCK; `unlimited` where there is no limit.
-Finding CheckMemlock(uint64_t limit_bytes, bool unlimited);
+// RLIMIT_MEMLOCK; `unlimited` where there is no limit. It matters to hosts with RDMA devices only.
+Finding CheckMemlock(uint64_t limit_bytes, bool unlimited, bool has_rdma);
 // `holder`: "pid 1 (name)" of who listens there, or empty. `listen`: the result of binding it.
 Finding CheckPort(uint16_t port, absl::string_view use, const absl::Status& listen,
                   absl::string_view holder);

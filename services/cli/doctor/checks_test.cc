@@ -80,9 +80,10 @@ TEST(Doctor, SharedMemory) {
 }
 
 TEST(Doctor, Memlock) {
-  ExpectOk(CheckMemlock(0, true));
-  ExpectOk(CheckMemlock(4096 * kMib, false));
-  ExpectBad(CheckMemlock(8 * kMib, false), Verdict::kWarn, "8 MiB", "ulimit -l");
+  ExpectOk(CheckMemlock(0, true, true));
+  ExpectOk(CheckMemlock(4096 * kMib, false, true));
+  ExpectOk(CheckMemlock(8 * kMib, false, false));
+  ExpectBad(CheckMemlock(8 * kMib, false, true), Verdict::kWarn, "8 MiB", "ulimit -l");
 }
 
 TEST(Doctor, Ports) {
@@ -119,8 +120,8 @@ TEST(Doctor, Disk) {
 }
 
 TEST(Doctor, ReportsCountAndAdvise) {
-  const std::vector<Finding> findings = {CheckIsa(kernels::IsaPath::kAvx2), CheckMemlock(1, false),
-                                         CheckMemory(1, 2)};
+  const std::vector<Finding> findings = {CheckIsa(kernels::IsaPath::kAvx2),
+                                         CheckMemlock(1, false, true), CheckMemory(1, 2)};
   const auto json = boost::json::parse(FindingsJson(findings)).as_object();
   EXPECT_FALSE(json.at("ok").as_bool());
   EXPECT_EQ(json.at("failed").to_number<int>(), 1);

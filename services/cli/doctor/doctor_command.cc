@@ -75,7 +75,8 @@ std::vector<Finding> Examine(const DoctorFlags& flags) {
   add(CheckSharedMemory(SpaceOf("/dev/shm"), pools));
   rlimit memlock{};
   getrlimit(RLIMIT_MEMLOCK, &memlock);
-  add(CheckMemlock(memlock.rlim_cur, memlock.rlim_cur == RLIM_INFINITY));
+  add(CheckMemlock(memlock.rlim_cur, memlock.rlim_cur == RLIM_INFINITY,
+                   HasRdmaDevice("/sys/class/infiniband")));
   add(CheckHugePages(FirstLine("/sys/kernel/mm/transparent_hugepage/enabled")));
   for (uint16_t port : flags.ports) {
     add(CheckPort(port, UseOf(port),

@@ -53,6 +53,12 @@ absl::StatusOr<uint64_t> AvailableMemory(const std::string& meminfo) {
   return absl::NotFoundError(absl::StrCat("no MemAvailable in ", meminfo));
 }
 
+bool HasRdmaDevice(const std::string& folder) {
+  std::error_code error;
+  return std::filesystem::directory_iterator(folder, error) !=
+         std::filesystem::directory_iterator();
+}
+
 std::string DefaultCacheFolder() {
   const passwd* user = getpwuid(getuid());  // NOLINT(concurrency-mt-unsafe): one thread so far
   return user == nullptr ? "" : absl::StrCat(user->pw_dir, "/.cache/sluice");

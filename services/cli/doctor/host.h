@@ -18,6 +18,8 @@ absl::StatusOr<Space> SpaceOf(const std::string& path);
 absl::StatusOr<std::string> FirstLine(const std::string& path);
 // MemAvailable of a file like /proc/meminfo, in bytes.
 absl::StatusOr<uint64_t> AvailableMemory(const std::string& meminfo);
+// Whether a folder like /sys/class/infiniband lists a device.
+bool HasRdmaDevice(const std::string& folder);
 // "~/.cache/sluice" of this user by the password file; empty when there is none.
 std::string DefaultCacheFolder();
 

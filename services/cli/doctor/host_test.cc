@@ -37,6 +37,13 @@ TEST_F(HostTest, FirstLineAndMeminfo) {
   EXPECT_TRUE(absl::IsNotFound(AvailableMemory(Write("meminfo2", "MemTotal: 9 kB\n")).status()));
 }
 
+TEST_F(HostTest, FindsRdmaDevices) {
+  EXPECT_FALSE(HasRdmaDevice(folder_ + "missing"));
+  std::filesystem::create_directories(folder_ + "infiniband/mlx5_0");
+  EXPECT_TRUE(HasRdmaDevice(folder_ + "infiniband"));
+  EXPECT_FALSE(HasRdmaDevice(folder_ + "infiniband/mlx5_0"));
+}
+
 TEST_F(HostTest, DescribesModelsAndSaysWhatIsMissing) {
   uint64_t bytes = 0;
   EXPECT_TRUE(DescribeModel("toy", &bytes).ok());
