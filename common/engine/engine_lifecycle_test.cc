@@ -138,6 +138,21 @@ TEST(EngineEnds, AtEosStopIdLengthAndContext) {
   EXPECT_EQ(engine.pool().counts().free, options.pages);
 }
 
+// The bias makes 'a' win until the penalty has outgrown it; output from before a move counts too.
+TEST(EngineEnds, PenaltiesCountTheWholeOutput) {
+  TestEngine engine({});
+  SequenceSpec spec = LocalSpec(1, {1, 2, 3}, 40);
+  spec.sampling.logit_bias = {{'a', 40.0f}};
+  spec.sampling.frequency_penalty = 2.0f;
+  const Record record = engine.Run(spec);
+  const auto count = std::count(record.tokens.begin(), record.tokens.end(), 'a');
+  EXPECT_GT(count, 10);
+  EXPECT_LT(count, 30);
+  spec.id = SequenceId(2);
+  spec.emitted.assign(30, 'a');
+  EXPECT_NE(engine.Run(spec).tokens[0], 'a');
+}
+
 TEST(EngineEnds, LogprobsTravelWithTheToken) {
   TestEngine engine({});
   SequenceSpec spec = LocalSpec(1, {1, 2, 3}, 4);
@@ -314,6 +329,18 @@ TEST(EngineTags, AStaleTagEndsThatSequenceOnly) {
   }
 }
 
+TEST(EngineTags, WhatADamagedSequenceComputedIsNotPublished) {
+  TestEngine engine({});
+  SequenceSpec spec = LocalSpec(1, RandomPrompt(1, 150), 100);
+  spec.domain = TestDomain();
+  ASSERT_TRUE(engine.Submit(std::move(spec)).ok());
+  while (engine.record(1).tokens.size() < 50) engine->Step();
+  CorruptPageOf(engine, 1);
+  engine->Step();
+  EXPECT_TRUE(absl::IsAborted(engine.record(1).status));
+  EXPECT_EQ(engine.index().stats().blocks, 4u);  // the prompt's, published before
+}
+
 TEST(EngineTags, ADamagedCachedBlockIsComputedInstead) {
   TestEngine engine({});
   SequenceSpec spec = LocalSpec(1, RandomPrompt(1, 150));
@@ -394,7 +421,10 @@ TEST(EngineSteps, ProgressIsTimed) {
 }
 
 TEST(EngineReports, EveryPageOfEveryLayerOnce) {
-  for (uint32_t group : {0u, 1u, 3u}) {
+  using Groups = std::set<std::pair<int, int>>;
+  const std::pair<uint32_t, Groups> cases[] = {
+      {0, {{0, 4}}}, {1, {{0, 1}, {1, 2}, {2, 3}, {3, 4}}}, {3, {{0, 3}, {3, 4}}}};
+  for (const auto& [group, layer_groups] : cases) {
     TestEngineOptions options;
     options.model.layout.layers = 4;
     options.engine.layer_group = group;
@@ -414,6 +444,9 @@ TEST(EngineReports, EveryPageOfEveryLayerOnce) {
       }
       EXPECT_EQ(cold.reported, expected) << "group " << group << " held " << held;
       EXPECT_EQ(warm.reported, expected) << "group " << group << " held " << held;
+      if (held == 0) {
+        EXPECT_EQ(cold.layer_groups, layer_groups);
+      }
       EXPECT_EQ(cold.prompt_done, 1);
       EXPECT_EQ(cold.tokens.size(), 1u);
     }

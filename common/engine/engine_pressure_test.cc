@@ -115,6 +115,32 @@ TEST(EnginePressure, SharedPrefixesAreCountedOnce) {
   EXPECT_EQ(engine.pool().counts().active, 0u);
 }
 
+// The prefix of the newcomer looks like free room until it is taken; trying must not cost the
+// cache.
+TEST(EnginePressure, AnAdmissionThatFailsEvictsNothing) {
+  TestEngineOptions options;
+  options.pages = 24;
+  TestEngine engine(options);
+  SequenceSpec other = LocalSpec(1, RandomPrompt(1, 97), 1);
+  SequenceSpec prefix = LocalSpec(2, RandomPrompt(2, 257), 1);
+  other.domain = prefix.domain = TestDomain();
+  engine.Run(other);
+  engine.Run(prefix);
+  ASSERT_EQ(engine.pool().counts().cached, 11u);
+  ASSERT_TRUE(engine.Submit(LocalSpec(3, RandomPrompt(3, 353), 20)).ok());
+  engine->Step();
+  ASSERT_EQ(engine.pool().counts().free, 1u);
+  SequenceSpec newcomer = LocalSpec(4, RandomPrompt(2, 257), 5);
+  newcomer.prompt.resize(446, 7);
+  newcomer.domain = TestDomain();
+  ASSERT_TRUE(engine.Submit(std::move(newcomer)).ok());
+  for (int i = 0; i < 5; ++i) engine->Step();
+  EXPECT_EQ(engine->load().waiting, 1u);
+  EXPECT_EQ(engine.index().stats().blocks, 11u);
+  engine.Drain();
+  EXPECT_EQ(engine.record(4).cached_tokens, 256u);
+}
+
 // Two that start together compute the same prompt twice, then go on with one copy of it.
 TEST(EnginePressure, TwinsEndUpWithOneCopyOfTheirPrompt) {
   TestEngineOptions options;

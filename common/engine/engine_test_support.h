@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ struct Record {
   int prompt_done = 0;
   // (block, layer) -> times reported.
   std::map<std::pair<uint32_t, int>, int> reported;
+  std::set<std::pair<int, int>> layer_groups;
   std::vector<FinalPage> pins;
   int finished = 0;
   absl::Status status;
@@ -45,6 +47,7 @@ class RecordingEvents final : public EngineEvents {
   }
   void OnPagesFinal(SequenceId id, std::vector<FinalPage> pages, int begin, int end) override {
     SLUICE_CHECK(Live(id).started == 1 && Live(id).prompt_done == 0);
+    Live(id).layer_groups.insert({begin, end});
     for (FinalPage& page : pages) {
       for (int layer = begin; layer < end; ++layer) ++Live(id).reported[{page.block, layer}];
       if (keep_pins) Live(id).pins.push_back(std::move(page));

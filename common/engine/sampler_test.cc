@@ -170,6 +170,8 @@ TEST(Sampler, TopPKeepsTheCrossingToken) {
   EXPECT_EQ(Support(params, logits), (std::vector<TokenId>{1, 2}));
   params.top_p = 0.8f;
   EXPECT_EQ(Support(params, logits), (std::vector<TokenId>{1, 2, 3}));
+  params.top_p = 0.5f;  // exactly met by the first: the next is kept
+  EXPECT_EQ(Support(params, {0, 0}), (std::vector<TokenId>{0, 1}));
 }
 
 // After renormalising over the two of top_k, 0.6 would keep only the first.

@@ -122,9 +122,9 @@ TEST(Scheduler, ADecodeWithItsPagesIsAdmittedWhateverThePagesOfOthers) {
 
 TEST(Scheduler, NobodyIsAdmittedToPagesWhileAStreamLacksOne) {
   SchedulerState state;
-  state.running = {Decode(0, 2)};
+  state.running = {Decode(0, 5)};
   state.waiting = {Prompt(1, 10, 1)};
-  state.pages_available = 1;
+  state.pages_available = 4;
   const StepPlan plan = PlanStep(state);
   EXPECT_TRUE(plan.admit.empty() && plan.run.empty() && plan.preempt.empty());
 }
