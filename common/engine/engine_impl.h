@@ -45,7 +45,8 @@ class EngineImpl final : public Engine {
 
   // Pages (engine_pages.cc).
   std::vector<BatchEntry> Schedule();
-  SchedulerState StateForPlan(uint64_t pages_max) const;
+  // `phantom_pages` count as available but cannot be had.
+  SchedulerState StateForPlan(uint64_t phantom_pages) const;
   // Null, or the first sequence for which there are no pages after all.
   const Sequence* AllocateFor(const std::vector<StepPlan::Run>& runs);
   void ApplyPreemptions(const std::vector<size_t>& indices);

@@ -22,11 +22,10 @@ bool TagMatches(const kv::PageLease& page) {
 
 std::vector<BatchEntry> EngineImpl::Schedule() {
   for (Sequence* sequence : waiting_) sequence->blocked = false;
-  // Every round preempts, admits or blocks somebody, or lowers the limit: the rounds come to an
-  // end.
-  uint64_t pages_max = pool_.size();
+  // Every round preempts, admits or blocks somebody, or finds phantoms: the rounds come to an end.
+  uint64_t phantom_pages = 0;
   for (;;) {
-    const StepPlan plan = PlanStep(StateForPlan(pages_max));
+    const StepPlan plan = PlanStep(StateForPlan(phantom_pages));
     if (!plan.preempt.empty()) {
       ApplyPreemptions(plan.preempt);
     } else if (!plan.admit.empty()) {
@@ -34,11 +33,14 @@ std::vector<BatchEntry> EngineImpl::Schedule() {
     } else if (const Sequence* starved = AllocateFor(plan.run)) {
       // Another loop took the pages meanwhile, or a cached page that counts as available is kept by
       // a block below it that is in use.
-      pages_max = starved->PagesMissing() - 1;
+      const uint64_t available = PagesAvailable();
+      const uint64_t real = std::min<uint64_t>(available, starved->PagesMissing() - 1);
+      phantom_pages = std::max(phantom_pages, available - real);
     } else {
       std::vector<BatchEntry> batch;
-      for (const StepPlan::Run& run : plan.run)
+      for (const StepPlan::Run& run : plan.run) {
         batch.push_back({running_[run.sequence], run.tokens, -1});
+      }
       return batch;
     }
   }
@@ -51,12 +53,13 @@ const Sequence* EngineImpl::AllocateFor(const std::vector<StepPlan::Run>& runs) 
   return nullptr;
 }
 
-SchedulerState EngineImpl::StateForPlan(uint64_t pages_max) const {
+SchedulerState EngineImpl::StateForPlan(uint64_t phantom_pages) const {
   SchedulerState state;
   state.limits.step_tokens_max = options_.step_tokens_max;
   state.limits.batch_max = options_.batch_max;
   state.limits.itl_target = options_.itl_target;
-  state.pages_available = std::min(PagesAvailable(), pages_max);
+  const uint64_t available = PagesAvailable();
+  state.pages_available = available - std::min(available, phantom_pages);
   state.prefill_tokens_per_s = rates_.prefill_tokens_per_s();
   state.decode_step = rates_.decode_step();
   for (const Sequence* sequence : running_) state.running.push_back(sequence->View());

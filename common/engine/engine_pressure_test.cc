@@ -141,6 +141,56 @@ TEST(EnginePressure, AnAdmissionThatFailsEvictsNothing) {
   EXPECT_EQ(engine.record(4).cached_tokens, 256u);
 }
 
+// A block in the middle of a chain is pinned, so the cached one above it cannot be evicted, though
+// it counts as available: the streams must settle it among themselves.
+TEST(EnginePressure, ACachedPageThatCannotBeEvictedStallsNobody) {
+  TestEngineOptions options;
+  options.pages = 9;
+  TestEngine engine(options);
+  engine.events.keep_pins = true;
+  SequenceSpec prefill = LocalSpec(9, RandomPrompt(9, 65));
+  prefill.kind = SequenceKind::kPrefill;
+  prefill.offer_pages = true;
+  prefill.held_blocks = 1;
+  prefill.domain = TestDomain();
+  const Record pinned = engine.Run(std::move(prefill));
+  ASSERT_EQ(engine.pool().counts().cached, 1u);
+  ASSERT_EQ(engine.pool().counts().active, 2u);
+  for (uint64_t id : {1u, 2u}) {
+    ASSERT_TRUE(engine.Submit(LocalSpec(id, RandomPrompt(id, 90), 30)).ok());
+  }
+  engine.Drain();
+  EXPECT_EQ(engine.record(1).tokens.size(), 30u);
+  EXPECT_EQ(engine.record(1).stats.preemptions, 0u);
+  EXPECT_EQ(engine.record(2).tokens.size(), 30u);
+  EXPECT_GT(engine.record(2).stats.preemptions, 0u);
+}
+
+TEST(EnginePressure, AFloodOfSmallOnesDoesNotStarveALargePrompt) {
+  TestEngineOptions options;
+  options.pages = 10;
+  TestEngine engine(options);
+  // Of different lengths, so that they never all end at once.
+  uint64_t id = 0;
+  const auto submit_small = [&] {
+    const auto tokens = static_cast<uint32_t>(5 + id % 7);
+    ASSERT_TRUE(engine.Submit(LocalSpec(id, RandomPrompt(id, 20), tokens)).ok());
+    ++id;
+  };
+  for (int step = 0; step < 10; ++step) {
+    submit_small();
+    engine->Step();
+  }
+  ASSERT_TRUE(engine.Submit(LocalSpec(1000, RandomPrompt(1000, 250), 3)).ok());
+  for (int step = 0; engine.record(1000).started == 0; ++step) {
+    ASSERT_LT(step, 200) << "starved";
+    submit_small();
+    engine->Step();
+  }
+  engine.Drain();
+  EXPECT_EQ(engine.record(1000).tokens.size(), 3u);
+}
+
 // Two that start together compute the same prompt twice, then go on with one copy of it.
 TEST(EnginePressure, TwinsEndUpWithOneCopyOfTheirPrompt) {
   TestEngineOptions options;
