@@ -166,6 +166,7 @@ uint32_t EngineImpl::Step() {
     }
     if (stale.empty()) break;
     for (Sequence* sequence : stale) {
+      sequence->stats.tag_mismatch = true;
       Finish(*sequence, absl::AbortedError(
                             "a page of the sequence was given to another owner: its tag differs"));
     }

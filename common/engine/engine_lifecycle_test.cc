@@ -320,6 +320,7 @@ TEST(EngineTags, AStaleTagEndsThatSequenceOnly) {
     const size_t tokens = engine.record(1).tokens.size();
     EXPECT_GT(engine->Step(), 0u);
     EXPECT_TRUE(absl::IsAborted(engine.record(1).status));
+    EXPECT_TRUE(engine.record(1).stats.tag_mismatch);
     EXPECT_EQ(engine.record(1).tokens.size(), tokens) << "attended a page that was not its own";
     engine.Drain();
     EXPECT_EQ(engine.record(2).tokens, expected.tokens);

@@ -200,6 +200,25 @@ TEST(Server, PortInUseNamesTheProcess) {
   EXPECT_TRUE(absl::StrContains(second.status().message(), absl::StrCat("pid ", getpid()))) << second.status();
 }
 
+TEST_F(StreamTest, MessagesAndMetadataOverTheLimitsAreRefused) {
+  service_ = std::make_unique<StreamService>(StreamOptions{});
+  auto server = Server::Start({.public_facing = true}, {{v1::Decode::service_full_name(), service_.get()}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto stub = v1::Decode::NewStub(pool_.Get((*server)->address()));
+  const auto code_of = [&](size_t message_bytes, size_t metadata_bytes) {
+    v1::ReleaseRequest request;
+    request.set_lease_id(std::string(message_bytes, 'x'));
+    v1::ReleaseReply reply;
+    grpc::ClientContext context;
+    context.AddMetadata("x-padding", std::string(metadata_bytes, 'x'));
+    return stub->Release(&context, request, &reply).error_code();
+  };
+  EXPECT_EQ(code_of(10, 10), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(code_of(size_t{4} << 20, 10), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(code_of(10, 9 << 10), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  (*server)->Shutdown(absl::ZeroDuration());
+}
+
 TEST(Server, AdminDrainsReportsAndArms) {
   ServiceState state;
   state.SetReady(true);

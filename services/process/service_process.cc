@@ -142,9 +142,10 @@ bool ServiceProcess::WaitForDrain() {
 
 void ServiceProcess::Stop() {
   state_.BeginDrain();
+  if (admin_) admin_->Shutdown(absl::ZeroDuration());
+  admin_service_.reset();  // releases what waits at a fault point
   if (grpc_) grpc_->Shutdown(kCancelGrace);
   metrics_server_.reset();
-  if (admin_) admin_->Shutdown(absl::ZeroDuration());
 }
 
 }  // namespace sluice::services

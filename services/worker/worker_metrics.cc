@@ -1,7 +1,5 @@
 #include "services/worker/worker_metrics.h"
 
-#include "absl/strings/match.h"
-
 namespace sluice::services {
 namespace {
 
@@ -93,7 +91,6 @@ WorkerMetrics::WorkerMetrics(telemetry::Registry& registry)
 void WorkerMetrics::CallEnded(absl::string_view method, const absl::Status& status) {
   const std::string code = absl::StatusCodeToString(status.code());
   registry_.counter(telemetry::kWorkerCalls, {method, code}).Add();
-  if (status.code() == absl::StatusCode::kAborted && absl::StrContains(status.message(), "tag")) tag_failures_.Add();
 }
 
 void WorkerMetrics::SequenceEnded(const engine::SequenceStats& stats) {
@@ -101,6 +98,7 @@ void WorkerMetrics::SequenceEnded(const engine::SequenceStats& stats) {
   cached_tokens_.Add(stats.cached_tokens);
   recomputed_tokens_.Add(stats.recomputed_tokens);
   preemptions_.Add(stats.preemptions);
+  if (stats.tag_mismatch) tag_failures_.Add();
 }
 
 void WorkerMetrics::PhaseEnded(request::Phase phase, absl::Duration duration) {
