@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "grpcpp/impl/codegen/service_type.h"
 #include "rpc/admin_service.h"
+#include "rpc/listen.h"
 #include "sluice/v1/admin.grpc.pb.h"
 
 namespace sluice::services {
@@ -60,6 +61,14 @@ void ServiceProcess::RegisterMetrics() {
   });
 }
 
+absl::Status ServiceProcess::CheckAddresses() const {
+  const v1::ServiceConfig& config = identity_.config;
+  for (const std::string& address : {config.listen(), config.metrics_listen(), config.admin_listen()}) {
+    SLUICE_RETURN_IF_ERROR(rpc::CheckListen(address, config.insecure_listen_anywhere()).status());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& services) {
   const v1::ServiceConfig& config = identity_.config;
   const bool anywhere = config.insecure_listen_anywhere();
@@ -105,8 +114,10 @@ absl::Status ServiceProcess::HandleSignals() {
 }
 
 absl::Status ServiceProcess::SetUp(const std::map<std::string, std::string>& more) {
+  SLUICE_RETURN_IF_ERROR(WriteReadyFile(more));
   state_.SetReady(true);
-  return WriteReadyFile(more);
+  SLUICE_LOG(kInfo) << "ready";
+  return absl::OkStatus();
 }
 
 absl::Status ServiceProcess::WriteReadyFile(const std::map<std::string, std::string>& more) const {

@@ -53,6 +53,8 @@ class ServiceProcess {
   // Called after every change of readiness. Before SetUp.
   void OnReadyChanged(std::function<void()> changed) { ready_changed_ = std::move(changed); }
 
+  // Whether the configured addresses can be bound, asked before anything expensive. Errors as rpc::CheckListen.
+  absl::Status CheckAddresses() const;
   // Starts the gRPC, admin and metrics servers. Not ready yet. Errors as rpc::CheckListen.
   absl::Status Serve(const std::vector<rpc::ServedService>& services);
   const std::string& grpc_address() const { return grpc_->address(); }

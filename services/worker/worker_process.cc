@@ -73,8 +73,13 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const v1::Wo
                                                                     absl::string_view service,
                                                                     TransportMaker make_transport, bool handle_signals) {
   std::unique_ptr<WorkerProcess> worker(new WorkerProcess(config, service));
+  SLUICE_RETURN_IF_ERROR(worker->process_.CheckAddresses());
+  // Before other threads run: UCX reads its settings from the environment.
+  SLUICE_ASSIGN_OR_RETURN(worker->transport_, make_transport(config.transport()));
   if (handle_signals) SLUICE_RETURN_IF_ERROR(worker->process_.HandleSignals());
-  SLUICE_RETURN_IF_ERROR(worker->Build(std::move(make_transport)));
+  SLUICE_RETURN_IF_ERROR(worker->LoadModel());
+  SLUICE_RETURN_IF_ERROR(worker->BuildPages());
+  SLUICE_RETURN_IF_ERROR(worker->BuildLoops());
   SLUICE_RETURN_IF_ERROR(worker->Serve());
   return worker;
 }
@@ -87,14 +92,6 @@ WorkerProcess::~WorkerProcess() {
   if (engine_loop_) engine_loop_->Stop();
   link_.reset();
   worker_.reset();
-}
-
-absl::Status WorkerProcess::Build(TransportMaker make_transport) {
-  // Before other threads run: UCX reads its settings from the environment.
-  SLUICE_ASSIGN_OR_RETURN(transport_, make_transport(config_.transport()));
-  SLUICE_RETURN_IF_ERROR(LoadModel());
-  SLUICE_RETURN_IF_ERROR(BuildPages());
-  return BuildLoops();
 }
 
 absl::Status WorkerProcess::LoadModel() {

@@ -47,7 +47,6 @@ class WorkerProcess {
  private:
   WorkerProcess(const v1::WorkerConfig& config, absl::string_view service);
 
-  absl::Status Build(TransportMaker make_transport);
   absl::Status LoadModel();
   absl::Status BuildPages();
   absl::Status BuildLoops();
