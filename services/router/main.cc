@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "config/yaml.h"
+#include "http/openai_server.h"
 #include "services/process/flags.h"
 #include "services/process/service_process.h"
 #include "services/router/cluster_link.h"
@@ -74,6 +75,15 @@ absl::StatusOr<RouterOptions> OptionsOf(const v1::RouterConfig& config) {
   return options;
 }
 
+http::OpenAiServerOptions HttpOptionsOf(const v1::RouterConfig& config) {
+  http::OpenAiServerOptions options;
+  options.http.listen = config.http_listen();
+  options.http.insecure_anywhere = config.service().insecure_listen_anywhere();
+  options.http.body_bytes_max = size_t{config.body_kib_max()} << 10;
+  options.version = services::Version();
+  return options;
+}
+
 absl::Status Run(const v1::RouterConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(RouterOptions options, OptionsOf(config));
   services::ServiceProcess process({"router", config.service(), config::ToYaml(config), true});
@@ -95,16 +105,19 @@ absl::Status Run(const v1::RouterConfig& config) {
   }
   InferenceService inference(core, process.clock());
   SLUICE_RETURN_IF_ERROR(process.Serve({{v1::Inference::service_full_name(), &inference}}));
+  SystemClock http_clock;
+  SLUICE_ASSIGN_OR_RETURN(const auto http, http::OpenAiServer::Start(HttpOptionsOf(config), core, http_clock));
   SLUICE_RETURN_IF_ERROR(process.HandleSignals());
   if (!config.cache_manager().empty()) {
     core.SetLink(ConnectToManager(config.cache_manager(), loop,
                                   [&core](const v1::WorkerView& view, bool fresh) { core.OnView(view, fresh); }));
   }
-  SLUICE_LOG(kInfo) << "router up" << Field("grpc", process.grpc_address())
+  SLUICE_LOG(kInfo) << "router up" << Field("grpc", process.grpc_address()) << Field("http", http->address())
                     << Field("metrics", process.metrics_address()) << Field("split", config.split());
-  SLUICE_RETURN_IF_ERROR(process.SetUp({}));
+  SLUICE_RETURN_IF_ERROR(process.SetUp({{"http", absl::StrCat("http://", http->address())}}));
 
   if (!process.WaitForDrain()) core.CancelAll();
+  http->Shutdown(absl::Milliseconds(200));
   process.Stop();
   text_loop->Stop();
   loop->Stop();
