@@ -23,7 +23,7 @@ class Rates {
     }
     // What a decode step alone costs is not the prompt's fault; but a pass never costs its prompt
     // nothing.
-    const absl::Duration alone = decodes > 1000 ? decode_step_ : absl::ZeroDuration();
+    const absl::Duration alone = decodes > 0 ? decode_step_ : absl::ZeroDuration();
     const double seconds = absl::ToDoubleSeconds(std::max(time - alone, time / 4));
     const double rate = prompt_tokens / seconds;
     prefill_tokens_per_s_ = prefill_tokens_per_s_ <= 0
