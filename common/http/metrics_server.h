@@ -1,4 +1,5 @@
-// A small HTTP server on one thread: /metrics for Prometheus, /live, /ready and /health for probes. GET only.
+// A small HTTP server on one thread: /metrics for Prometheus, /live, /ready and /health for probes.
+// GET only.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +23,14 @@ struct MetricsSources {
 struct MetricsServerOptions {
   std::string listen = "127.0.0.1:0";
   bool insecure_listen_anywhere = false;
-  size_t connections_max = 64;  // over it new ones are closed at once
+  size_t connections_max = 64;  // over it new ones are refused
 };
 
 class MetricsServer {
  public:
   // Errors as rpc::CheckListen.
-  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const MetricsServerOptions& options, MetricsSources sources);
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const MetricsServerOptions& options,
+                                                              MetricsSources sources);
   virtual ~MetricsServer() = default;  // closes all connections and joins
   // Bound "host:port".
   virtual const std::string& address() const = 0;

@@ -24,8 +24,9 @@ namespace asio = boost::asio;
 class MetricsServerTest : public testing::Test {
  protected:
   MetricsServerTest() {
-    auto server = MetricsServer::Start({.connections_max = 2}, {[] { return std::string("sluice_x 1\n"); },
-                                                                [this] { return live_; }, [this] { return ready_; }});
+    auto server = MetricsServer::Start({.connections_max = 2},
+                                       {[] { return std::string("sluice_x 1\n"); },
+                                        [this] { return live_; }, [this] { return ready_; }});
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
@@ -70,15 +71,21 @@ TEST_F(MetricsServerTest, ServesMetricsAndProbes) {
 
 TEST_F(MetricsServerTest, RefusesEverythingElse) {
   EXPECT_TRUE(absl::StartsWith(Get("/nothing"), "HTTP/1.1 404"));
-  EXPECT_TRUE(absl::StartsWith(Exchange("DELETE /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"), "HTTP/1.1 405"));
-  EXPECT_EQ(Exchange("complete nonsense\r\n\r\n"), "");
-  EXPECT_EQ(Exchange("GET /metrics HTTP/1.1\r\nX: " + std::string(20000, 'x') + "\r\n\r\n"), "");
+  EXPECT_TRUE(
+      absl::StartsWith(Exchange("DELETE /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
+                       "HTTP/1.1 405"));
+  EXPECT_TRUE(absl::StartsWith(Exchange("complete nonsense\r\n\r\n"), "HTTP/1.1 400"));
+  EXPECT_TRUE(absl::StartsWith(
+      Exchange("GET /metrics HTTP/1.1\r\nX: " + std::string(20000, 'x') + "\r\n\r\n"),
+      "HTTP/1.1 431"));
+  EXPECT_TRUE(absl::StartsWith(
+      Exchange("POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n"), "HTTP/1.1 413"));
 }
 
-TEST_F(MetricsServerTest, ConnectionsOverTheLimitAreClosed) {
+TEST_F(MetricsServerTest, ConnectionsOverTheLimitAreRefused) {
   const auto first = Connect();
   const auto second = Connect();
-  EXPECT_EQ(Get("/live"), "");
+  EXPECT_TRUE(absl::StartsWith(Get("/live"), "HTTP/1.1 503"));
 }
 
 }  // namespace
