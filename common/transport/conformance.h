@@ -1,16 +1,137 @@
-// What the conformance tests and their other process share.
+// What the tests of all backends share: two transports in this process and records of what they
+// report. Tests only.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "transport/factory.h"
+#include "transport/loopback.h"
+#include "transport/transport.h"
+#include "transport/wait.h"
 
 namespace sluice::transport {
 
-inline constexpr size_t kPeerRegionBytes = (2u << 20) + 4096;
+struct Received {
+  EndpointId from;
+  std::string header;
+  std::vector<uint8_t> payload;
+};
 
-// Differs between neighbours, pages and megabytes.
-inline uint8_t PatternByte(size_t i) {
-  return static_cast<uint8_t>(i * 31 + (i >> 8) * 7 + (i >> 20) * 3 + 1);
+class Recorder final : public Events {
+ public:
+  void OnMessage(EndpointId from, absl::string_view header,
+                 absl::Span<const uint8_t> payload) override {
+    EXPECT_FALSE(IsDown(from)) << "a message after the end";
+    messages.push_back({from, std::string(header), {payload.begin(), payload.end()}});
+  }
+  void OnFetchDone(FetchId fetch, const absl::Status& status) override {
+    for (const auto& [other, ended] : fetches) EXPECT_NE(other, fetch) << "reported twice";
+    fetches.emplace_back(fetch, status);
+    fetches_after_down += !down.empty();
+  }
+  void OnPeerDown(EndpointId endpoint, const absl::Status& reason) override {
+    EXPECT_FALSE(IsDown(endpoint)) << "reported twice";
+    EXPECT_FALSE(reason.ok());
+    down.push_back(endpoint);
+  }
+  bool IsDown(EndpointId endpoint) const {
+    return std::find(down.begin(), down.end(), endpoint) != down.end();
+  }
+
+  std::vector<Received> messages;
+  std::vector<std::pair<FetchId, absl::Status>> fetches;
+  std::vector<EndpointId> down;
+  int fetches_after_down = 0;
+};
+
+inline std::vector<uint8_t> Bytes(size_t size, uint64_t seed) {
+  std::vector<uint8_t> bytes(size);
+  for (size_t i = 0; i < size; ++i)
+    bytes[i] = static_cast<uint8_t>(Mix64(seed + i / 7) >> (i % 7 * 8));
+  return bytes;
+}
+
+class Conformance : public testing::TestWithParam<std::string> {
+ protected:
+  Conformance() : network_({1, {}, {}, /*self_driven=*/true}, clock_) {}
+
+  std::unique_ptr<Transport> Create(const Limits& limits = {}) {
+    TransportOptions options;
+    options.backends = {GetParam()};
+    options.trusted_network = true;
+    options.limits = limits;
+    options.loopback = &network_;
+    auto transport = CreateTransport(options);
+    EXPECT_TRUE(transport.ok()) << transport.status();
+    return transport.ok() ? std::move(*transport) : nullptr;
+  }
+  void SetUp() override {
+    a_ = Create();
+    b_ = Create();
+    ASSERT_TRUE(a_ != nullptr && b_ != nullptr);
+  }
+  void PollOnce() {
+    std::vector<Transport*> all;
+    bool any = a_->Poll(at_a_);
+    all.push_back(a_.get());
+    if (b_ != nullptr) {
+      any = b_->Poll(at_b_) || any;
+      all.push_back(b_.get());
+    }
+    if (!any) WaitForWork(all, absl::Milliseconds(100));
+  }
+  // Polls until `done`; fails the test after half a minute.
+  bool Until(const std::function<bool()>& done) {
+    const absl::Time deadline = clock_.Now() + absl::Seconds(30);
+    while (!done()) {
+      if (clock_.Now() > deadline) return false;
+      PollOnce();
+    }
+    return true;
+  }
+  EndpointId ConnectAToB() { return a_->Connect(b_->LocalAddress()).value(); }
+  // a and b know each other afterwards; returns a's and b's endpoint.
+  std::pair<EndpointId, EndpointId> Introduce() {
+    const EndpointId to_b = ConnectAToB();
+    EXPECT_TRUE(a_->Send(to_b, "hello", {}).ok());
+    EXPECT_TRUE(Until([&] { return !at_b_.messages.empty(); }));
+    const EndpointId to_a = at_b_.messages.back().from;
+    at_b_.messages.clear();
+    return {to_b, to_a};
+  }
+  bool CanFetch() const { return a_->capabilities().true_get; }
+
+  SystemClock clock_;
+  LoopbackNetwork network_;
+  std::unique_ptr<Transport> a_;
+  std::unique_ptr<Transport> b_;
+  Recorder at_a_;
+  Recorder at_b_;
+};
+
+// The built backends for which `wanted` holds, as parameters of a test suite.
+inline std::vector<std::string> BackendsThat(
+    const std::function<bool(const std::string&)>& wanted) {
+  std::vector<std::string> names;
+  for (const Backend& backend : BuiltBackends()) {
+    if (wanted(backend.name)) names.push_back(backend.name);
+  }
+  return names;
+}
+
+inline std::string TestName(const testing::TestParamInfo<std::string>& test) {
+  std::string name = test.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
 }
 
 }  // namespace sluice::transport

@@ -1,129 +1,18 @@
-// What every backend must do. Two transports in this process; for those that reach further, also
-// one in another process.
+// What every backend must do, between two transports of this process.
 #include "transport/conformance.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "base/clock.h"
 #include "base/random.h"
-#include "transport/factory.h"
-#include "transport/wait.h"
-
-extern char** environ;
+#include "transport/measure.h"
+#include "transport/pattern.h"
 
 namespace sluice::transport {
 namespace {
-
-struct Received {
-  EndpointId from;
-  std::string header;
-  std::vector<uint8_t> payload;
-};
-
-class Recorder final : public Events {
- public:
-  void OnMessage(EndpointId from, absl::string_view header,
-                 absl::Span<const uint8_t> payload) override {
-    EXPECT_FALSE(IsDown(from)) << "a message after the end";
-    messages.push_back({from, std::string(header), {payload.begin(), payload.end()}});
-  }
-  void OnFetchDone(FetchId fetch, const absl::Status& status) override {
-    for (const auto& [other, ended] : fetches) EXPECT_NE(other, fetch) << "reported twice";
-    fetches.emplace_back(fetch, status);
-    fetches_after_down += !down.empty();
-  }
-  void OnPeerDown(EndpointId endpoint, const absl::Status& reason) override {
-    EXPECT_FALSE(IsDown(endpoint)) << "reported twice";
-    EXPECT_FALSE(reason.ok());
-    down.push_back(endpoint);
-  }
-  bool IsDown(EndpointId endpoint) const {
-    return std::find(down.begin(), down.end(), endpoint) != down.end();
-  }
-
-  std::vector<Received> messages;
-  std::vector<std::pair<FetchId, absl::Status>> fetches;
-  std::vector<EndpointId> down;
-  int fetches_after_down = 0;
-};
-
-std::vector<uint8_t> Bytes(size_t size, uint64_t seed) {
-  std::vector<uint8_t> bytes(size);
-  for (size_t i = 0; i < size; ++i)
-    bytes[i] = static_cast<uint8_t>(Mix64(seed + i / 7) >> (i % 7 * 8));
-  return bytes;
-}
-
-class Conformance : public testing::TestWithParam<std::string> {
- protected:
-  Conformance() : network_({1, {}, {}, /*self_driven=*/true}, clock_) {}
-
-  std::unique_ptr<Transport> Create(const Limits& limits = {}) {
-    TransportOptions options;
-    options.backends = {GetParam()};
-    options.trusted_network = true;
-    options.limits = limits;
-    options.loopback = &network_;
-    auto transport = CreateTransport(options);
-    EXPECT_TRUE(transport.ok()) << transport.status();
-    return transport.ok() ? std::move(*transport) : nullptr;
-  }
-  void SetUp() override {
-    a_ = Create();
-    b_ = Create();
-    ASSERT_TRUE(a_ != nullptr && b_ != nullptr);
-  }
-  void PollOnce() {
-    std::vector<Transport*> all;
-    bool any = a_->Poll(at_a_);
-    all.push_back(a_.get());
-    if (b_ != nullptr) {
-      any = b_->Poll(at_b_) || any;
-      all.push_back(b_.get());
-    }
-    if (!any) WaitForWork(all, absl::Milliseconds(100));
-  }
-  // Polls until `done`; fails the test after half a minute.
-  bool Until(const std::function<bool()>& done) {
-    const absl::Time deadline = clock_.Now() + absl::Seconds(30);
-    while (!done()) {
-      if (clock_.Now() > deadline) return false;
-      PollOnce();
-    }
-    return true;
-  }
-  EndpointId ConnectAToB() { return a_->Connect(b_->LocalAddress()).value(); }
-  // a and b know each other afterwards; returns a's and b's endpoint.
-  std::pair<EndpointId, EndpointId> Introduce() {
-    const EndpointId to_b = ConnectAToB();
-    EXPECT_TRUE(a_->Send(to_b, "hello", {}).ok());
-    EXPECT_TRUE(Until([&] { return !at_b_.messages.empty(); }));
-    const EndpointId to_a = at_b_.messages.back().from;
-    at_b_.messages.clear();
-    return {to_b, to_a};
-  }
-  bool CanFetch() const { return a_->capabilities().true_get; }
-
-  SystemClock clock_;
-  LoopbackNetwork network_;
-  std::unique_ptr<Transport> a_;
-  std::unique_ptr<Transport> b_;
-  Recorder at_a_;
-  Recorder at_b_;
-};
 
 TEST_P(Conformance, SaysWhatItIs) {
   EXPECT_EQ(a_->capabilities().name, GetParam());
@@ -236,6 +125,38 @@ TEST_P(Conformance, ManyFetchesAtOnceAndTheRegionMayChangeBetween) {
   }
 }
 
+TEST_P(Conformance, RefusesRegionsThatDoNotFit) {
+  EXPECT_EQ(a_->AllocateRegion(0).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(a_->AllocateRegion(size_t{1} << 50).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  for (size_t i = 0; i < Limits().regions_max; ++i) ASSERT_TRUE(a_->AllocateRegion(4096).ok());
+  EXPECT_EQ(a_->AllocateRegion(4096).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_P(Conformance, Measures) {
+  MeasureOptions options;
+  options.region_bytes = 1 << 20;
+  options.total_bytes = 4 << 20;
+  for (const size_t piece : {size_t{1000}, size_t{65536}, size_t{1} << 20}) {
+    options.piece_bytes = piece;
+    const auto sent = MeasureSend(*a_, *b_, options, clock_);
+    ASSERT_TRUE(sent.ok()) << sent.status();
+    EXPECT_EQ(sent->bytes, sent->pieces * piece);
+    EXPECT_EQ(sent->pieces, options.total_bytes / piece);
+    EXPECT_GT(sent->gigabytes_per_second(), 0);
+    const auto fetched = MeasureFetch(*a_, *b_, options, clock_);
+    if (CanFetch()) {
+      ASSERT_TRUE(fetched.ok()) << fetched.status();
+      EXPECT_EQ(fetched->pieces, options.total_bytes / piece);
+    } else {
+      EXPECT_EQ(fetched.status().code(), absl::StatusCode::kUnimplemented);
+    }
+  }
+  options.piece_bytes = options.region_bytes + 1;
+  EXPECT_EQ(MeasureSend(*a_, *b_, options, clock_).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST_P(Conformance, RefusesForeignAddressesAndKeys) {
   SeededRandom random(7);
   std::string address = b_->LocalAddress();
@@ -337,174 +258,11 @@ TEST_P(Conformance, AFullQueueRefusesAndLosesNothing) {
   EXPECT_TRUE(a_->Send(to_b, "again", {}).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Conformance, testing::ValuesIn([] {
-                           std::vector<std::string> names;
-                           for (const Backend& backend : BuiltBackends()) {
-                             if (backend.name != "ucx-rdma")
-                               names.push_back(backend.name);  // needs an adapter
-                           }
-                           return names;
-                         }()),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
-
-// A peer in a process of its own. Killed in the destructor if it still runs.
-class PeerProcess {
- public:
-  explicit PeerProcess(const std::string& backend) {
-    int out[2];
-    if (pipe(out) != 0) return;
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    posix_spawn_file_actions_addclose(&actions, out[0]);
-    std::string program = SLUICE_TRANSPORT_PEER, name = backend;
-    char* arguments[] = {program.data(), name.data(), nullptr};
-    const bool spawned =
-        posix_spawn(&pid_, program.c_str(), &actions, nullptr, arguments, environ) == 0;
-    posix_spawn_file_actions_destroy(&actions);
-    close(out[1]);
-    if (!spawned) pid_ = -1;
-    std::string line;
-    char c = 0;
-    while (read(out[0], &c, 1) == 1 && c != '\n') line += c;
-    close(out[0]);
-    const std::vector<std::string> words = absl::StrSplit(line, ' ');
-    address_ = absl::HexStringToBytes(words[0]);
-    key_ = words.size() > 1 ? absl::HexStringToBytes(words[1]) : "";
-  }
-  ~PeerProcess() {
-    if (pid_ > 0) Kill();
-  }
-  void Kill() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = -1;
-  }
-  // Waits for the end that it was asked for.
-  int Join() {
-    int status = -1;
-    waitpid(pid_, &status, 0);
-    pid_ = -1;
-    return status;
-  }
-  const std::string& address() const { return address_; }
-  const std::string& key() const { return key_; }
-
- private:
-  pid_t pid_ = -1;
-  std::string address_;
-  std::string key_;
-};
-
-class TwoProcesses : public Conformance {
- protected:
-  void SetUp() override {
-    a_ = Create();
-    ASSERT_NE(a_, nullptr);
-  }
-  EndpointId ConnectTo(const PeerProcess& peer) {
-    auto endpoint = a_->Connect(peer.address());
-    EXPECT_TRUE(endpoint.ok()) << endpoint.status();
-    return endpoint.value_or(EndpointId());
-  }
-};
-
-TEST_P(TwoProcesses, EchoAndFetch) {
-  PeerProcess peer(GetParam());
-  const EndpointId to = ConnectTo(peer);
-  std::vector<uint8_t> local(kPeerRegionBytes);
-  if (CanFetch()) {  // also before any message
-    ASSERT_TRUE(a_->Fetch(to, peer.key(), 0, absl::MakeSpan(local)).ok());
-    ASSERT_TRUE(Until([&] { return at_a_.fetches.size() == 1; }));
-    ASSERT_TRUE(at_a_.fetches[0].second.ok()) << at_a_.fetches[0].second;
-    for (size_t i = 0; i < local.size(); ++i) ASSERT_EQ(local[i], PatternByte(i));
-  }
-  for (size_t i = 0; i < 50; ++i)
-    ASSERT_TRUE(a_->Send(to, absl::StrCat(i), Bytes(i * i * 400, i)).ok());
-  ASSERT_TRUE(Until([&] { return at_a_.messages.size() == 50; }));
-  for (size_t i = 0; i < 50; ++i) {
-    EXPECT_EQ(at_a_.messages[i].header, absl::StrCat(i));
-    EXPECT_EQ(at_a_.messages[i].payload, Bytes(i * i * 400, i));
-  }
-  ASSERT_TRUE(a_->Send(to, "exit", {}).ok());
-  ASSERT_TRUE(Until([&] { return at_a_.IsDown(to); }));
-  EXPECT_EQ(peer.Join(), 0);
-}
-
-TEST_P(TwoProcesses, APeerThatClosesIsDownAndCanBeReachedAgain) {
-  PeerProcess peer(GetParam());
-  for (int i = 0; i < 3; ++i) {
-    const EndpointId to = ConnectTo(peer);
-    ASSERT_TRUE(a_->Send(to, "close", {}).ok());
-    ASSERT_TRUE(Until([&] { return at_a_.IsDown(to); }));
-  }
-}
-
-TEST_P(TwoProcesses, AKilledIdlePeerIsDown) {
-  PeerProcess peer(GetParam());
-  const EndpointId to = ConnectTo(peer);
-  ASSERT_TRUE(a_->Send(to, "hello", {}).ok());
-  ASSERT_TRUE(Until([&] { return at_a_.messages.size() == 1; }));
-  peer.Kill();
-  ASSERT_TRUE(Until([&] { return at_a_.IsDown(to); }));
-  EXPECT_EQ(a_->Send(to, "late", {}).code(), absl::StatusCode::kNotFound);
-}
-
-TEST_P(TwoProcesses, APeerKilledInTheMiddleEndsEverything) {
-  PeerProcess peer(GetParam());
-  const EndpointId to = ConnectTo(peer);
-  std::vector<uint8_t> local(kPeerRegionBytes);
-  size_t fetches = 0, sent = 0;
-  const auto more = [&] {
-    if (sent < 200 && a_->Send(to, "bulk", Bytes(300000, sent)).ok()) ++sent;
-    if (CanFetch() && fetches < 200 && a_->Fetch(to, peer.key(), 0, absl::MakeSpan(local)).ok())
-      ++fetches;
-    return at_a_.messages.size() >= 5;
-  };
-  ASSERT_TRUE(Until(more));
-  peer.Kill();
-  while (fetches < 300 && CanFetch() && a_->Fetch(to, peer.key(), 0, absl::MakeSpan(local)).ok())
-    ++fetches;
-  ASSERT_TRUE(Until([&] { return at_a_.IsDown(to); }));
-  EXPECT_EQ(at_a_.fetches.size(), fetches);
-  EXPECT_EQ(at_a_.fetches_after_down, 0);
-  PeerProcess next(GetParam());
-  const EndpointId again = ConnectTo(next);
-  at_a_.messages.clear();
-  ASSERT_TRUE(a_->Send(again, "hello", {}).ok());
-  ASSERT_TRUE(Until([&] { return at_a_.messages.size() == 1; }));
-}
-
-TEST_P(TwoProcesses, ConnectingToTheDeadEnds) {
-  PeerProcess peer(GetParam());
-  peer.Kill();
-  const absl::StatusOr<EndpointId> to = a_->Connect(peer.address());
-  if (!to.ok()) {
-    EXPECT_EQ(to.status().code(), absl::StatusCode::kUnavailable) << to.status();
-    return;
-  }
-  static_cast<void>(a_->Send(*to, "anybody?", Bytes(100000, 1)));
-  ASSERT_TRUE(Until([&] { return at_a_.IsDown(*to); }));
-}
-
-INSTANTIATE_TEST_SUITE_P(Ucx, TwoProcesses, testing::ValuesIn([] {
-                           std::vector<std::string> names;
-                           for (const Backend& backend : BuiltBackends()) {
-                             if (backend.name == "ucx-shm" || backend.name == "ucx-tcp")
-                               names.push_back(backend.name);
-                           }
-                           return names;
-                         }()),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TwoProcesses);
+INSTANTIATE_TEST_SUITE_P(All, Conformance,
+                         testing::ValuesIn(BackendsThat([](const std::string& name) {
+                           return name != "ucx-rdma";
+                         })),  // needs an adapter
+                         TestName);
 
 }  // namespace
 }  // namespace sluice::transport

@@ -39,16 +39,6 @@ bool Unseal(uint64_t seal, absl::string_view bytes, absl::Span<uint64_t> words) 
 
 }  // namespace
 
-struct LoopbackState::Node {
-  int event_fd;
-  bool dead = false;
-  bool paused = false;
-  size_t endpoints = 0;  // known to the node and not yet reported as down
-  size_t fetches = 0;    // started and not yet reported
-  std::vector<PrivateMemory> regions;
-  std::deque<LoopbackInbound> inbox;
-};
-
 LoopbackState::LoopbackState(uint64_t seed, const Limits& limits, const LinkPlan& link)
     : limits_(limits),
       default_plan_(link),
@@ -494,57 +484,6 @@ size_t LoopbackState::InboundCount(NodeId id) const {
   const auto it = nodes_.find(id);
   return it == nodes_.end() || it->second->dead || it->second->paused ? 0
                                                                       : it->second->inbox.size();
-}
-
-void LoopbackState::Unclog(NodeId from, NodeId to, absl::Time now) {
-  Link& link = LinkOf(from, to);
-  link.clogged = false;
-  for (Event& event : link.held) Schedule(now, std::move(event));
-  link.held.clear();
-}
-
-void LoopbackState::Disconnect(NodeId a, NodeId b, absl::Time now) {
-  for (auto& [id, c] : connections_) {
-    const auto joins = [&](NodeId x, NodeId y) {
-      return c.sides[0].node == x && c.sides[1].node == y;
-    };
-    if (!joins(a, b) && !joins(b, a)) continue;
-    c.broken = true;
-    for (const size_t side : {0, 1}) {
-      if (c.sides[side].open)
-        ScheduleDown(End{id, side}, absl::UnavailableError("the connection broke"), false, now);
-    }
-  }
-}
-
-void LoopbackState::SetPaused(NodeId id, bool paused) {
-  Node* node = FindNode(id);
-  if (node == nullptr) return;
-  node->paused = paused;
-  if (!paused && !node->inbox.empty()) Wake(*node);
-}
-
-void LoopbackState::Crash(NodeId id, absl::Time now) {
-  Node* node = FindNode(id);
-  if (node == nullptr) return;
-  node->dead = true;
-  node->inbox.clear();
-  absl::erase_if(fetches_, [&](const auto& entry) { return entry.second.by == id; });
-  std::vector<uint64_t> over;
-  for (auto& [connection, c] : connections_) {
-    for (const size_t side : {0, 1}) {
-      if (c.sides[side].node != id) continue;
-      c.sides[side].open = false;
-      ends_.erase(c.sides[side].endpoint);
-      const End peer{connection, 1 - side};
-      if (c.sides[peer.side].open) {
-        ScheduleDown(peer, absl::UnavailableError("the peer's process ended"), false, now);
-      } else {
-        over.push_back(connection);
-      }
-    }
-  }
-  for (const uint64_t connection : over) connections_.erase(connection);
 }
 
 }  // namespace sluice::transport

@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "base/random.h"
 #include "transport/loopback.h"
+#include "transport/private_memory.h"
 #include "transport/transport.h"
 
 namespace sluice::transport {
@@ -184,6 +185,16 @@ class LoopbackState {
   uint64_t last_endpoint_ = 0;
   uint64_t last_fetch_ = 0;
   uint64_t last_node_ = 0;
+};
+
+struct LoopbackState::Node {
+  int event_fd;
+  bool dead = false;
+  bool paused = false;
+  size_t endpoints = 0;  // known to the node and not yet reported as down
+  size_t fetches = 0;    // started and not yet reported
+  std::vector<PrivateMemory> regions;
+  std::deque<LoopbackInbound> inbox;
 };
 
 }  // namespace sluice::transport

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
-#include "transport/conformance.h"
 #include "transport/factory.h"
+#include "transport/pattern.h"
 #include "transport/wait.h"
 
 namespace sluice::transport {

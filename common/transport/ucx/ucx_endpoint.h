@@ -8,11 +8,11 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "transport/transport.h"
+#include "transport/ucx/buffer_pool.h"
 #include "transport/ucx/ucx_transport.h"
 
 namespace sluice::transport {
@@ -37,7 +37,7 @@ struct UcxArrival {
   ucp_worker_h worker = nullptr;
   void* descriptor = nullptr;  // of UCX: the bytes, or the promise of them if `announced`
   bool announced = false;      // the bytes must be received first
-  std::vector<uint8_t> own;
+  PooledBuffer own;
   size_t bytes = 0;
 
   UcxArrival() = default;
@@ -87,7 +87,7 @@ struct UcxOperation {
   Kind kind = Kind::kSend;
   UcxEndpoint* endpoint = nullptr;  // lives as long as it has outstanding operations
   std::string prefix;               // kSend
-  std::string data;                 // kSend
+  PooledBuffer data;                // kSend
   FetchId fetch;                    // kFetch
   uint64_t sequence = 0;            // kReceive
   std::unique_ptr<UcxArrival> arrival;

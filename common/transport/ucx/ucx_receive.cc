@@ -1,4 +1,5 @@
 // What peers send: whose it is, whether it is sound, and in which order it is reported.
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,8 +33,8 @@ ucs_status_t UcxTransport::Callbacks::OnArrival(void* self, const void* header, 
   if (keep) {
     arrival->descriptor = data;
   } else if (bytes > 0) {
-    arrival->own.assign(static_cast<const uint8_t*>(data),
-                        static_cast<const uint8_t*>(data) + bytes);
+    arrival->own = transport->buffers_.Take(bytes);
+    std::memcpy(arrival->own.data(), data, bytes);
   }
   transport->arrivals_.push_back(std::move(arrival));
   ++transport->activity_;
@@ -135,7 +136,7 @@ absl::Status UcxTransport::StartReceive(UcxEndpoint& endpoint, uint64_t sequence
   operation->sequence = sequence;
   operation->arrival = std::move(arrival);
   UcxArrival& message = *operation->arrival;
-  message.own.resize(message.bytes);
+  message.own = buffers_.Take(message.bytes);
   ++endpoint.outstanding;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;

@@ -1,6 +1,7 @@
 #include "transport/ucx/ucx_transport.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -84,7 +85,10 @@ absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(const UcxOpti
 }
 
 UcxTransport::UcxTransport(const UcxOptions& options, std::unique_ptr<UcxWorker> worker)
-    : options_(options), worker_(std::move(worker)), id_(RandomId()) {
+    : options_(options),
+      buffers_(options.limits.send_queue_bytes_max),
+      worker_(std::move(worker)),
+      id_(RandomId()) {
   capabilities_.name = NameOf(options.kind);
   capabilities_.true_get = options.kind != UcxOptions::Kind::kTcp;
   capabilities_.message_bytes_max = options.limits.message_bytes_max;
@@ -233,10 +237,9 @@ absl::Status UcxTransport::Send(EndpointId to, absl::string_view header,
                                                      endpoint->queued_messages, " messages of ",
                                                      endpoint->queued_bytes, " bytes queued"));
   }
-  std::string data;
-  data.reserve(bytes);
-  data.append(header.data(), header.size());
-  data.append(reinterpret_cast<const char*>(payload.data()), payload.size());
+  PooledBuffer data = buffers_.Take(bytes);
+  if (!header.empty()) std::memcpy(data.data(), header.data(), header.size());
+  if (!payload.empty()) std::memcpy(data.data() + header.size(), payload.data(), payload.size());
   UcxPrefix prefix;
   prefix.kind = UcxPrefix::Kind::kData;
   prefix.sequence = endpoint->send_sequence++;
@@ -245,7 +248,7 @@ absl::Status UcxTransport::Send(EndpointId to, absl::string_view header,
   return absl::OkStatus();
 }
 
-void UcxTransport::SendMessage(UcxEndpoint& endpoint, UcxPrefix prefix, std::string data) {
+void UcxTransport::SendMessage(UcxEndpoint& endpoint, UcxPrefix prefix, PooledBuffer data) {
   prefix.sender = id_;
   prefix.epoch = endpoint.epoch;
   prefix.to_epoch = endpoint.peer_epoch;
@@ -373,88 +376,6 @@ void UcxTransport::Complete(std::unique_ptr<UcxOperation> operation, const absl:
   }
   // A message that is lost breaks the order of all that follow.
   if (!status.ok()) Fail(endpoint, status);
-}
-
-void UcxTransport::Callbacks::OnError(void* argument, ucp_ep_h /*ep*/, ucs_status_t status) {
-  auto* endpoint = static_cast<UcxEndpoint*>(argument);
-  endpoint->failed = true;
-  endpoint->transport->Fail(*endpoint, UcxError("the peer is gone", status));
-}
-
-void UcxTransport::Callbacks::OnClosed(void* request, ucs_status_t /*status*/, void* endpoint) {
-  ucp_request_free(request);
-  auto* ended = static_cast<UcxEndpoint*>(endpoint);
-  ended->closed = true;
-  ++ended->transport->activity_;
-}
-
-void UcxTransport::Fail(UcxEndpoint& endpoint, const absl::Status& reason) {
-  if (endpoint.closing || !endpoint.reason.ok()) return;
-  endpoint.reason = reason;
-  failed_.push_back(endpoint.id);
-}
-
-void UcxTransport::CloseFailed() {
-  const std::vector<EndpointId> failed = std::exchange(failed_, {});
-  for (const EndpointId id : failed) {
-    const auto it = endpoints_.find(id);
-    if (it != endpoints_.end() && !it->second->closing) BeginClose(*it->second, it->second->reason);
-  }
-}
-
-void UcxTransport::Close(EndpointId id) {
-  const auto it = endpoints_.find(id);
-  if (it == endpoints_.end() || it->second->closing) return;
-  std::erase_if(reports_, [&](const Report& report) {
-    return report.kind == Report::Kind::kMessage && report.endpoint == id;
-  });
-  BeginClose(*it->second, absl::CancelledError("closed here"));
-}
-
-void UcxTransport::BeginClose(UcxEndpoint& endpoint, const absl::Status& reason) {
-  queued_messages_ -= endpoint.queued_messages;
-  endpoint.closing = true;
-  if (!endpoint.failed) {
-    UcxPrefix prefix;
-    prefix.kind = UcxPrefix::Kind::kBye;
-    SendMessage(endpoint, std::move(prefix), {});
-  }
-  endpoint.reason = reason;
-  endpoint.slots.clear();
-  open_.erase(endpoint.peer);
-  ++closing_;
-  idle_looks_ = 0;
-  ucp_request_param_t param{};
-  param.op_attr_mask =
-      UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  // The peer may be dead: nothing waits for it. UCX ends the outstanding operations.
-  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  param.cb.send = Callbacks::OnClosed;
-  param.user_data = &endpoint;
-  if (!UCS_PTR_IS_PTR(ucp_ep_close_nbx(endpoint.ep, &param))) endpoint.closed = true;
-}
-
-// A dead peer's full queue can hold sends for good (UCX 1.13, shared memory): they keep their
-// buffers, but nobody waits for them. Only fetches touch memory of the owner.
-void UcxTransport::FinishClosed() {
-  if (closing_ == 0) return;
-  for (auto it = endpoints_.begin(); it != endpoints_.end();) {
-    UcxEndpoint& endpoint = *it->second;
-    if (endpoint.closing && !endpoint.down && endpoint.fetches == 0) {
-      endpoint.down = true;
-      Report report;
-      report.kind = Report::Kind::kPeerDown;
-      report.endpoint = endpoint.id;
-      report.status = endpoint.reason;
-      reports_.push_back(std::move(report));
-    }
-    if (endpoint.closed && endpoint.down && endpoint.outstanding == 0) {
-      --closing_;
-      it = endpoints_.erase(it);
-    } else {
-      ++it;
-    }
-  }
 }
 
 bool UcxTransport::Poll(Events& events) {

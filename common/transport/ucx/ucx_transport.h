@@ -15,6 +15,7 @@
 #include "base/ids.h"
 #include "transport/private_memory.h"
 #include "transport/transport.h"
+#include "transport/ucx/buffer_pool.h"
 
 namespace sluice::transport {
 
@@ -79,20 +80,23 @@ class UcxTransport final : public Transport {
   UcxTransport(const UcxOptions& options, std::unique_ptr<UcxWorker> worker);
   absl::Status Init();
 
-  // Verbs and endings: ucx_transport.cc.
+  // Verbs: ucx_transport.cc.
   UcxEndpoint* FindOpen(EndpointId id);
   absl::StatusOr<UcxEndpoint*> OpenEndpoint(const Id128& peer, const std::string& worker_address);
-  void SendMessage(UcxEndpoint& endpoint, UcxPrefix prefix, std::string data);
+  void SendMessage(UcxEndpoint& endpoint, UcxPrefix prefix, PooledBuffer data);
   void SendHello(UcxEndpoint& endpoint);
   absl::StatusOr<UcxRemoteRegion*> FindRegion(UcxEndpoint& endpoint, absl::string_view remote_key);
   // Called once for every operation: by UCX, or at once when it did not have to wait.
   void Complete(std::unique_ptr<UcxOperation> operation, const absl::Status& status);
+  void Deliver(Events& events, Report report);
+
+  // Endings: ucx_close.cc.
   // Notes that the connection is unusable. Safe inside UCX's callbacks; the next Poll closes it.
   void Fail(UcxEndpoint& endpoint, const absl::Status& reason);
   void CloseFailed();
   void BeginClose(UcxEndpoint& endpoint, const absl::Status& reason);
+  // Reports connections that have ended and forgets those that UCX has let go of.
   void FinishClosed();
-  void Deliver(Events& events, Report report);
 
   // What peers send: ucx_receive.cc.
   void HandleArrivals();
@@ -105,6 +109,7 @@ class UcxTransport final : public Transport {
   void DeliverInOrder(UcxEndpoint& endpoint);
 
   const UcxOptions options_;
+  BufferPool buffers_;
   std::unique_ptr<UcxWorker> worker_;
   std::unique_ptr<UcxWaker> waker_;
   const Id128 id_;

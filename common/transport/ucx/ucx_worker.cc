@@ -1,5 +1,7 @@
 #include "transport/ucx/ucx_worker.h"
 
+#include <sys/statvfs.h>
+
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -43,8 +45,20 @@ absl::Status Configure(ucp_config_t* config, const UcxSettings& settings) {
   SLUICE_RETURN_IF_ERROR(Set(config, "NET_DEVICES", settings.net_devices));
   SLUICE_RETURN_IF_ERROR(Set(config, "KEEPALIVE_INTERVAL",
                              absl::StrCat(absl::ToInt64Milliseconds(settings.keepalive), "ms")));
-  // Every one of these starts as zeroed pages of the kernel; UCX's own list ends with the heap.
-  return Set(config, "ALLOC_PRIO", "md:posix,thp,mmap");
+  // All of them start as zeroed pages of the kernel; UCX's own list ends with the heap. Other
+  // processes see posix only.
+  return Set(config, "ALLOC_PRIO", settings.shared_memory ? "md:posix" : "thp,mmap");
+}
+
+// A segment that does not fit is noticed by a signal at its first use otherwise.
+absl::Status CheckSharedMemory(size_t bytes) {
+  struct statvfs shm {};
+  if (statvfs("/dev/shm", &shm) != 0) return absl::OkStatus();  // UCX will tell
+  const uint64_t free = uint64_t{shm.f_bavail} * shm.f_frsize;
+  if (bytes <= free) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("/dev/shm has ", free >> 20, " MiB free, the region needs ", bytes >> 20,
+                   "; enlarge it (mount -o remount,size=...) or configure fewer pages"));
 }
 
 }  // namespace
@@ -77,6 +91,7 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const UcxSettings& 
 absl::Status UcxWorker::Init(const UcxSettings& settings) {
   static std::once_flag once;
   std::call_once(once, [] { ucs_log_push_handler(LogUcx); });
+  shared_memory_ = settings.shared_memory;
   SLUICE_RETURN_IF_ERROR(InitContext(settings));
   return InitWorker(settings);
 }
@@ -130,6 +145,7 @@ UcxWorker::~UcxWorker() {
 }
 
 absl::StatusOr<UcxWorker::Memory> UcxWorker::AllocateMemory(size_t bytes) {
+  if (shared_memory_) SLUICE_RETURN_IF_ERROR(CheckSharedMemory(bytes));
   ucp_mem_map_params_t params{};
   params.field_mask =
       UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS | UCP_MEM_MAP_PARAM_FIELD_PROT;
@@ -140,9 +156,7 @@ absl::StatusOr<UcxWorker::Memory> UcxWorker::AllocateMemory(size_t bytes) {
   ucp_mem_h handle = nullptr;
   ucs_status_t status = ucp_mem_map(context_, &params, &handle);
   if (status != UCS_OK) {
-    return UcxError(
-        absl::StrCat("cannot allocate ", bytes, " bytes through UCX; is /dev/shm large enough?"),
-        status);
+    return UcxError(absl::StrCat("cannot allocate ", bytes, " bytes through UCX"), status);
   }
   memory_.push_back(handle);
   ucp_mem_attr_t attributes{};

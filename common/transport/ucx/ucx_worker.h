@@ -62,6 +62,7 @@ class UcxWorker {
 
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
+  bool shared_memory_ = false;
   int event_fd_ = -1;
   size_t header_bytes_max_ = 0;
   std::string address_;
