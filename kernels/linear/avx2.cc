@@ -21,31 +21,31 @@ inline float LargestLane(__m256 x) {
   return _mm_cvtss_f32(v);
 }
 
-inline int SumOfCodes(const int8_t* codes, int count) {
+inline int SumOfCodes(const int16_t* codes, int count) {
   int sum = 0;
   for (int i = 0; i < count; ++i) sum += codes[i];
   return sum;
 }
 
 // Codes, scale and sums of 32 values; the same bits as in avx512.cc.
-inline void QuantizeBlock(const float* x, Int8Block* out) {
+inline void QuantizeBlock(const float* x, Int16Block* out) {
   __m256 v[4];
   for (int i = 0; i < 4; ++i) v[i] = _mm256_loadu_ps(x + 8 * i);
   const float amax = LargestLane(
       _mm256_max_ps(_mm256_max_ps(Abs(v[0]), Abs(v[1])), _mm256_max_ps(Abs(v[2]), Abs(v[3]))));
   const bool tiny = amax < kSmallestAmax;
-  const __m256 inverse = _mm256_set1_ps(tiny ? 0.0f : 127.0f / amax);
-  __m256i codes[4];
-  for (int i = 0; i < 4; ++i) codes[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
-  // The packs interleave 128-bit lanes: dwords come out as 0 2 4 6 1 3 5 7.
-  const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]),
-                                            _mm256_packs_epi32(codes[2], codes[3]));
-  const __m256i ordered =
-      _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-  std::memcpy(out->codes, &ordered, sizeof(ordered));
+  const __m256 inverse = _mm256_set1_ps(tiny ? 0.0f : kLargestCode / amax);
+  for (int i = 0; i < 4; i += 2) {
+    const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse)),
+                                              _mm256_cvtps_epi32(_mm256_mul_ps(v[i + 1], inverse)));
+    // The pack interleaves 128-bit lanes; the shuffles make the order of Int16Block.
+    const __m256i words = _mm256_permute4x64_epi64(packed, 0xd8);
+    const __m256i ordered = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
+    std::memcpy(out->codes + 8 * i, &ordered, sizeof(ordered));
+  }
   const int first = SumOfCodes(out->codes, 16);
   const int sum = first + SumOfCodes(out->codes + 16, 16);
-  out->scale = tiny ? 0.0f : amax / 127.0f;
+  out->scale = tiny ? 0.0f : amax / kLargestCode;
   out->scaled_sum = out->scale * static_cast<float>(sum);
   out->negated_sum = -sum;
   out->negated_first_sum = -first;
@@ -127,7 +127,7 @@ void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int6
 }
 
 void QuantizeRow(const float* x, int64_t k, uint8_t* prepared) {
-  Int8Block* blocks = reinterpret_cast<Int8Block*>(prepared);
+  Int16Block* blocks = reinterpret_cast<Int16Block*>(prepared);
   for (int64_t b = 0; b < k / kBlock; ++b) QuantizeBlock(x + b * kBlock, blocks + b);
 }
 
@@ -137,7 +137,7 @@ void Prepare(ActivationKind kind, const float* x, int64_t rows, int64_t k, int64
              uint8_t* prepared) {
   const int64_t row_bytes = PreparedRowBytes(kind, k);
   for (int64_t r = 0; r < rows; ++r, x += x_stride, prepared += row_bytes) {
-    if (kind == ActivationKind::kInt8) {
+    if (kind == ActivationKind::kInt16) {
       QuantizeRow(x, k, prepared);
     } else {
       const size_t bytes = static_cast<size_t>(k) * sizeof(float);

@@ -11,17 +11,10 @@ namespace {
 
 constexpr int kMaxTileRows = 4;
 
-// How many quads of products fit into int16: each product pair is at most 2 * 127 * (2^bits - 1).
-template <int bits>
-constexpr int kQuadsPerSum = bits == 4   ? 8
-                             : bits == 5 ? 4
-                             : bits == 6 ? 2
-                                         : 1;
-
-inline __m256i Broadcast(const int8_t* x) {
-  int32_t quad;
-  std::memcpy(&quad, x, sizeof(quad));
-  return _mm256_set1_epi32(quad);
+inline __m256i Broadcast(const int16_t* x) {
+  int32_t pair;
+  std::memcpy(&pair, x, sizeof(pair));
+  return _mm256_set1_epi32(pair);
 }
 
 inline __m256i Load(const uint8_t* p) {
@@ -40,12 +33,11 @@ inline __m256i FifthBits(const uint8_t* p) {
   return _mm256_and_si256(set, _mm256_set1_epi8(16));
 }
 
-// Eight of the sixteen rows of quad 4 * half + j: unsigned codes for 4 to 6 bits, signed ones
-// for 8.
+// The unsigned codes of eight of the sixteen rows of quad 4 * half + j.
 template <int bits>
 inline __m256i LoadQuad(const uint8_t* codes, int lanes, int half, int j) {
   if constexpr (bits == 8) {
-    return _mm256_xor_si256(Load(codes + (half * 4 + j) * 64 + lanes * 32), _mm256_set1_epi8(-128));
+    return Load(codes + (half * 4 + j) * 64 + lanes * 32);
   } else {
     __m256i nibbles = Load(codes + j * 64 + lanes * 32);
     if (half == 1) nibbles = _mm256_srli_epi16(nibbles, 4);
@@ -63,27 +55,22 @@ inline __m256i LoadQuad(const uint8_t* codes, int lanes, int half, int j) {
   }
 }
 
-// Products of a quad with 4 activations, added in pairs as int16.
-template <int bits>
-inline __m256i PairSums(__m256i quad, __m256i x) {
-  if constexpr (bits == 8) {
-    // |code| * (activation with the sign of the code): at most 2 * 128 * 127, which fits.
-    return _mm256_maddubs_epi16(_mm256_abs_epi8(quad), _mm256_sign_epi8(x, quad));
-  } else {
-    return _mm256_maddubs_epi16(quad, x);
-  }
+// sum += the dot product of 2 codes of each lane with the 2 activations at `x`. The empty assembly
+// keeps the order of additions: GCC would turn them into a tree whose leaves it stores.
+inline void DotPair(__m256i& sum, __m256i weights, const int16_t* x) {
+  sum = _mm256_add_epi32(sum, _mm256_madd_epi16(weights, Broadcast(x)));
+  asm("" : "+x"(sum));
 }
 
 inline __m256 LoadHalves(const uint8_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
-// What the integer sum of a row starts from: -offset times the sum of its activations. Codes of 8
-// bits are signed here.
+// What the integer sum of a row starts from: -offset times the sum of its activations.
 template <WeightFormat format>
-inline int32_t OffsetTerm(const Int8Block& x, int half) {
+inline int32_t OffsetTerm(const Int16Block& x, int half) {
   constexpr BlockLayout layout = BlockLayoutOf(format);
-  if constexpr (layout.affine || layout.bits == 8) return 0;
+  if constexpr (layout.affine) return 0;
   if constexpr (layout.groups == 1) return x.negated_sum * layout.offset;
   return (half == 0 ? x.negated_first_sum : x.negated_sum - x.negated_first_sum) * layout.offset;
 }
@@ -93,19 +80,16 @@ template <WeightFormat format, int rows>
 inline void HalfTile(const uint8_t* panel, int lanes, Prefetcher prefetcher, int64_t blocks,
                      const uint8_t* x, int64_t x_bytes, float (*out)[kPanelRows]) {
   constexpr BlockLayout layout = BlockLayoutOf(format);
-  constexpr int per_sum = kQuadsPerSum<layout.bits>;
-  const __m256i ones = _mm256_set1_epi16(1);
   __m256 total[rows];
   for (int r = 0; r < rows; ++r) total[r] = _mm256_setzero_ps();
   for (int64_t b = 0; b < blocks; ++b, panel += layout.bytes) {
-    const uint8_t* x_block = x + b * static_cast<int64_t>(sizeof(Int8Block));
-    const auto block_of = [&](int r) -> const Int8Block& {
-      return *reinterpret_cast<const Int8Block*>(x_block + r * x_bytes);
+    const uint8_t* x_block = x + b * static_cast<int64_t>(sizeof(Int16Block));
+    const auto block_of = [&](int r) -> const Int16Block& {
+      return *reinterpret_cast<const Int16Block*>(x_block + r * x_bytes);
     };
     prefetcher.Step();
     const uint8_t* codes = panel + layout.scale_bytes;
     __m256i acc[rows];
-    __m256i pairs[rows];
 #pragma GCC unroll 8
     for (int q = 0; q < 8; ++q) {
       const int half = q / 4;
@@ -115,12 +99,10 @@ inline void HalfTile(const uint8_t* panel, int lanes, Prefetcher prefetcher, int
         }
       }
       const __m256i quad = LoadQuad<layout.bits>(codes, lanes, half, q % 4);
-      for (int r = 0; r < rows; ++r) {
-        const __m256i products = PairSums<layout.bits>(quad, Broadcast(block_of(r).codes + q * 4));
-        pairs[r] = q % per_sum == 0 ? products : _mm256_add_epi16(pairs[r], products);
-        if (q % per_sum != per_sum - 1) continue;
-        acc[r] = _mm256_add_epi32(acc[r], _mm256_madd_epi16(pairs[r], ones));
-      }
+      const __m256i even = _mm256_and_si256(quad, _mm256_set1_epi16(0xff));
+      const __m256i odd = _mm256_srli_epi16(quad, 8);
+      for (int r = 0; r < rows; ++r) DotPair(acc[r], even, block_of(r).codes + q * 4);
+      for (int r = 0; r < rows; ++r) DotPair(acc[r], odd, block_of(r).codes + q * 4 + 2);
       if (q == 7 || (layout.groups == 2 && q == 3)) {
         const __m256 scale = LoadHalves(panel + (layout.groups == 2 ? half * 32 : 0) + lanes * 16);
         for (int r = 0; r < rows; ++r) {
@@ -148,7 +130,7 @@ void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int6
          int64_t panel_end, float* y, int64_t y_stride) {
   static constexpr TileFunction kTiles[kMaxTileRows] = {HalfTile<format, 1>, HalfTile<format, 2>,
                                                         HalfTile<format, 3>, HalfTile<format, 4>};
-  const int64_t x_bytes = PreparedRowBytes(ActivationKind::kInt8, matrix.k);
+  const int64_t x_bytes = PreparedRowBytes(ActivationKind::kInt16, matrix.k);
   const int64_t blocks = (matrix.k + kBlock - 1) / kBlock;
   const int64_t tiles = (rows + kMaxTileRows - 1) / kMaxTileRows;
   for (int64_t p = panel_begin; p < panel_end; ++p) {

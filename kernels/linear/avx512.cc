@@ -10,21 +10,26 @@ namespace {
 
 constexpr int kMaxTileRows = 8;
 
+// Stores 16 codes in the order of Int16Block; returns their sum.
+inline int StoreCodes(__m512i codes, int16_t* out) {
+  const __m256i words = _mm512_cvtsepi32_epi16(codes);
+  const __m256i ordered = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), ordered);
+  return _mm512_reduce_add_epi32(codes);
+}
+
 // Codes, scale and sums of up to 32 values.
-inline void QuantizeBlock(const float* x, int64_t count, Int8Block* out) {
+inline void QuantizeBlock(const float* x, int64_t count, Int16Block* out) {
   const uint32_t mask = count >= kBlock ? 0xffffffffu : (1u << count) - 1;
   const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), x);
   const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), x + 16);
   const float amax = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
   const bool tiny = amax < kSmallestAmax;
-  const float scale = tiny ? 0.0f : amax / 127.0f;
-  const __m512 inverse = _mm512_set1_ps(tiny ? 0.0f : 127.0f / amax);
-  const __m512i low_codes = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
-  const __m512i high_codes = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(out->codes), _mm512_cvtsepi32_epi8(low_codes));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(out->codes + 16), _mm512_cvtsepi32_epi8(high_codes));
-  const int first = _mm512_reduce_add_epi32(low_codes);
-  const int sum = first + _mm512_reduce_add_epi32(high_codes);
+  const float scale = tiny ? 0.0f : amax / kLargestCode;
+  const __m512 inverse = _mm512_set1_ps(tiny ? 0.0f : kLargestCode / amax);
+  const int first = StoreCodes(_mm512_cvtps_epi32(_mm512_mul_ps(low, inverse)), out->codes);
+  const int second = StoreCodes(_mm512_cvtps_epi32(_mm512_mul_ps(high, inverse)), out->codes + 16);
+  const int sum = first + second;
   out->scale = scale;
   out->scaled_sum = scale * static_cast<float>(sum);
   out->negated_sum = -sum;
@@ -177,9 +182,9 @@ void Prepare(ActivationKind kind, const float* x, int64_t rows, int64_t k, int64
         // Kernels read k in pairs.
         std::memset(prepared + k * 4, 0, static_cast<size_t>(row_bytes - k * 4));
         break;
-      case ActivationKind::kInt8:
+      case ActivationKind::kInt16:
         for (int64_t b = 0; b < (k + kBlock - 1) / kBlock; ++b) {
-          QuantizeBlock(x + b * kBlock, k - b * kBlock, reinterpret_cast<Int8Block*>(prepared) + b);
+          QuantizeBlock(x + b * kBlock, k - b * kBlock, reinterpret_cast<Int16Block*>(prepared) + b);
         }
         break;
     }

@@ -1,5 +1,5 @@
-// Block formats on AVX-512 VNNI: int8 activations times unsigned codes, float32 scales per 32 (or
-// 16) elements of k.
+// Block formats on AVX-512 VNNI: int16 activations times codes widened to int16, float32 scales per
+// 32 (or 16) elements of k.
 #include <immintrin.h>
 
 #include "kernels/linear/paths.h"
@@ -11,10 +11,10 @@ constexpr int kMaxTileRows = 8;
 
 typedef int32_t UnalignedInt __attribute__((may_alias, aligned(1)));
 
-// acc[lane] += the dot product of 4 codes of `weights` with the 4 activations at `x`, which serve
-// all 16 lanes. Inline assembly: GCC 12 keeps the accumulators of _mm512_dpbusd_epi32 on the stack.
-inline void DotQuad(__m512i& acc, __m512i weights, const int8_t* x) {
-  asm("vpdpbusd %[x]%{1to16%}, %[weights], %[acc]"
+// acc[lane] += the dot product of 2 codes of `weights` with the 2 activations at `x`, which serve
+// all 16 lanes. Inline assembly: GCC 12 keeps the accumulators of _mm512_dpwssd_epi32 on the stack.
+inline void DotPair(__m512i& acc, __m512i weights, const int16_t* x) {
+  asm("vpdpwssd %[x]%{1to16%}, %[weights], %[acc]"
       : [acc] "+v"(acc)
       : [weights] "v"(weights), [x] "m"(*reinterpret_cast<const UnalignedInt*>(x)));
 }
@@ -65,9 +65,9 @@ void Tile(const uint8_t* panel, Prefetcher prefetcher, int64_t blocks, const uin
   __m512 total[rows];
   for (int r = 0; r < rows; ++r) total[r] = _mm512_setzero_ps();
   for (int64_t b = 0; b < blocks; ++b, panel += layout.bytes) {
-    const uint8_t* x_block = x + b * static_cast<int64_t>(sizeof(Int8Block));
-    const auto block_of = [&](int r) -> const Int8Block& {
-      return *reinterpret_cast<const Int8Block*>(x_block + r * x_bytes);
+    const uint8_t* x_block = x + b * static_cast<int64_t>(sizeof(Int16Block));
+    const auto block_of = [&](int r) -> const Int16Block& {
+      return *reinterpret_cast<const Int16Block*>(x_block + r * x_bytes);
     };
     prefetcher.Step();
     const uint8_t* codes = panel + layout.scale_bytes;
@@ -89,8 +89,11 @@ void Tile(const uint8_t* panel, Prefetcher prefetcher, int64_t blocks, const uin
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
         const __m512i quad = LoadQuad<layout.bits>(codes, half, j);
-        for (int r = 0; r < rows; ++r)
-          DotQuad(acc[r], quad, block_of(r).codes + (half * 4 + j) * 4);
+        const __m512i even = _mm512_and_si512(quad, _mm512_set1_epi16(0xff));
+        const __m512i odd = _mm512_srli_epi16(quad, 8);
+        const int at = (half * 4 + j) * 4;
+        for (int r = 0; r < rows; ++r) DotPair(acc[r], even, block_of(r).codes + at);
+        for (int r = 0; r < rows; ++r) DotPair(acc[r], odd, block_of(r).codes + at + 2);
       }
       if (half == 1 || layout.groups == 2) {
         const __m512 scale = LoadHalves(panel + (layout.groups == 2 ? half * 32 : 0));
@@ -120,7 +123,7 @@ void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int6
   static constexpr TileFunction kTiles[kMaxTileRows] = {
       Tile<format, 1>, Tile<format, 2>, Tile<format, 3>, Tile<format, 4>,
       Tile<format, 5>, Tile<format, 6>, Tile<format, 7>, Tile<format, 8>};
-  const int64_t x_bytes = PreparedRowBytes(ActivationKind::kInt8, matrix.k);
+  const int64_t x_bytes = PreparedRowBytes(ActivationKind::kInt16, matrix.k);
   const int64_t blocks = (matrix.k + kBlock - 1) / kBlock;
   const int64_t tiles = (rows + kMaxTileRows - 1) / kMaxTileRows;
   for (int64_t p = panel_begin; p < panel_end; ++p) {

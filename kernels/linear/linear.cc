@@ -14,7 +14,7 @@ ActivationKind KindOf(IsaPath path, WeightFormat format) {
     case WeightFormat::kBf16:
       return ActivationKind::kFloat32;
     default:
-      return ActivationKind::kInt8;
+      return ActivationKind::kInt16;
   }
 }
 
@@ -57,8 +57,8 @@ int64_t PreparedRowBytes(ActivationKind kind, int64_t k) {
     case ActivationKind::kFloat32:
       bytes = k * 4;
       break;
-    case ActivationKind::kInt8:
-      bytes = (k + kBlock - 1) / kBlock * static_cast<int64_t>(sizeof(Int8Block));
+    case ActivationKind::kInt16:
+      bytes = (k + kBlock - 1) / kBlock * static_cast<int64_t>(sizeof(Int16Block));
       break;
   }
   return (bytes + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;

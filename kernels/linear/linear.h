@@ -24,8 +24,8 @@ constexpr int64_t kPackedAlignment = 64;
 // What a kernel reads as x. Matrices with equal kind and k can share one prepared copy.
 enum class ActivationKind : uint8_t {
   kFloat32,  // as given
-  kInt8,     // per 32 elements: codes rint(x * 127 / amax), one float32 scale amax / 127, sums of
-             // codes
+  kInt16,    // per 32 elements: codes rint(x * 32767 / amax), one float32 scale amax / 32767, sums
+             // of codes
 };
 
 // An immutable packed matrix [n, k]. A view: the owner of `data` keeps it alive.

@@ -108,8 +108,8 @@ void Register() {
       }
     }
     if (path == IsaPath::kReference) continue;
-    benchmark::RegisterBenchmark((prefix + "prepare_int8").c_str(), BM_Prepare, path,
-                                 ActivationKind::kInt8)
+    benchmark::RegisterBenchmark((prefix + "prepare_int16").c_str(), BM_Prepare, path,
+                                 ActivationKind::kInt16)
         ->Arg(1)
         ->Arg(64);
   }

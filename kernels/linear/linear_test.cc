@@ -62,8 +62,9 @@ std::vector<double> PreparedValues(const PackedMatrix& matrix, const uint8_t* pr
     if (matrix.activations == ActivationKind::kFloat32) {
       values[i] = reinterpret_cast<const float*>(prepared)[i];
     } else {
-      const Int8Block& block = reinterpret_cast<const Int8Block*>(prepared)[i / kBlock];
-      values[i] = double{block.scale} * block.codes[i % kBlock];
+      const Int16Block& block = reinterpret_cast<const Int16Block*>(prepared)[i / kBlock];
+      constexpr size_t kOrder[4] = {0, 2, 1, 3};
+      values[i] = double{block.scale} * block.codes[i % kBlock / 4 * 4 + kOrder[i % 4]];
     }
   }
   return values;
@@ -233,8 +234,9 @@ TEST_P(LinearTest, StaysWithinTheRoundingOfTheReferencePath) {
         for (size_t b = i / 32 * 32; b < std::min(w.size(), i / 32 * 32 + 32); ++b) {
           amax = std::max(amax, std::abs(xr[b]));
         }
-        if (p.matrix.activations == ActivationKind::kInt8) {
-          tolerance += amax / 254 * 1.0001 * std::abs(double{w[i]});
+        if (p.matrix.activations == ActivationKind::kInt16) {
+          // Half a code, and what float32 rounds of the product with 32767 / amax.
+          tolerance += amax / 65534 * 1.02 * std::abs(double{w[i]});
         }
       }
       const size_t at = static_cast<size_t>(r * (n + 3) + j);
@@ -243,8 +245,26 @@ TEST_P(LinearTest, StaysWithinTheRoundingOfTheReferencePath) {
   }
 }
 
-// Largest codes on both sides, at every position: pairs and quads of products must not saturate.
-TEST_P(LinearTest, ExtremeCodesDoNotSaturate) {
+// What the kernel reads as x is x to half a code of its block, in the order of k.
+TEST_P(LinearTest, PreparedValuesAreCloseToTheGivenOnes) {
+  const PackedMatrix matrix = DescribePacked(GetParam().path, GetParam().format, 16, FitK(96));
+  const std::vector<float> x = RandomFloats(matrix.k, 13);
+  AlignedBytes prepared(PreparedRowBytes(matrix.activations, matrix.k));
+  PrepareActivations(matrix, x.data(), 1, matrix.k, prepared.data());
+  const std::vector<double> actual = PreparedValues(matrix, prepared.data());
+  for (size_t i = 0; i < x.size(); ++i) {
+    float amax = 0;
+    for (size_t b = i / 32 * 32; b < std::min(x.size(), i / 32 * 32 + 32); ++b) {
+      amax = std::max(amax, std::abs(x[b]));
+    }
+    const double tolerance =
+        matrix.activations == ActivationKind::kInt16 ? double{amax} / 65534 * 1.02 : 0.0;
+    ASSERT_NEAR(actual[i], double{x[i]}, tolerance) << i;
+  }
+}
+
+// Largest codes on both sides, at every position: sums of 32 products must not overflow.
+TEST_P(LinearTest, ExtremeCodesDoNotOverflow) {
   const WeightFormat format = GetParam().format;
   const int64_t k = FitK(64);
   const int64_t n = 16;

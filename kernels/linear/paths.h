@@ -22,19 +22,23 @@ namespace sluice::kernels {
 
 constexpr int64_t kBlock = 32;
 
-// A block of activations whose largest magnitude is below this is quantised as zero: 127 / amax
-// stays finite.
+// Codes of activations reach from -kLargestCode to this.
+constexpr float kLargestCode = 32767.0f;
+
+// A block of activations whose largest magnitude is below this is quantised as zero:
+// kLargestCode / amax stays finite.
 constexpr float kSmallestAmax = 1e-30f;
 
-// 32 quantised activations. An element of x is scale * code.
-struct Int8Block {
-  int8_t codes[kBlock];
+// 32 quantised activations. An element of x is scale * code. Within each 4 elements the order is
+// 0 2 1 3: the even and the odd bytes of a quad of weights, widened to 16 bits, meet a pair each.
+struct Int16Block {
+  int16_t codes[kBlock];
   float scale;
   float scaled_sum;           // scale * sum of the codes
   int32_t negated_sum;        // minus the sum of the codes
   int32_t negated_first_sum;  // minus the sum of codes 0..15
 };
-static_assert(sizeof(Int8Block) == 48);
+static_assert(sizeof(Int16Block) == 80);
 
 // How a block format is packed.
 struct BlockLayout {

@@ -37,7 +37,7 @@ class Activations {
   }
 
  private:
-  static constexpr size_t kKinds = 3;
+  static constexpr size_t kKinds = 2;
   struct Field {
     float** pointer;
     int64_t row_floats;
