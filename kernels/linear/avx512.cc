@@ -184,7 +184,8 @@ void Prepare(ActivationKind kind, const float* x, int64_t rows, int64_t k, int64
         break;
       case ActivationKind::kInt16:
         for (int64_t b = 0; b < (k + kBlock - 1) / kBlock; ++b) {
-          QuantizeBlock(x + b * kBlock, k - b * kBlock, reinterpret_cast<Int16Block*>(prepared) + b);
+          QuantizeBlock(x + b * kBlock, k - b * kBlock,
+                        reinterpret_cast<Int16Block*>(prepared) + b);
         }
         break;
     }

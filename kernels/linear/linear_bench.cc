@@ -6,6 +6,7 @@
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -54,8 +55,8 @@ class Layers {
 };
 
 void BM_Forward(benchmark::State& state, IsaPath path, WeightFormat format) {
-  static Layers* layers = nullptr;  // shared by the threads of one run
-  if (state.thread_index() == 0) layers = new Layers(path, format);
+  static std::unique_ptr<Layers> layers;  // shared by the threads of one run
+  if (state.thread_index() == 0) layers = std::make_unique<Layers>(path, format);
   const int64_t rows = state.range(0);
   const PackedMatrix shape = DescribePacked(path, format, kN, kK);
   const std::vector<float> x = RandomFloats(rows * kK, 2);
@@ -74,10 +75,7 @@ void BM_Forward(benchmark::State& state, IsaPath path, WeightFormat format) {
                                                  benchmark::Counter::kIsRate);
   state.counters["ops"] = benchmark::Counter(
       panels * 2.0 * kPanelRows * static_cast<double>(kK * rows), benchmark::Counter::kIsRate);
-  if (state.thread_index() == 0) {
-    delete layers;
-    layers = nullptr;
-  }
+  if (state.thread_index() == 0) layers.reset();
 }
 
 void BM_Prepare(benchmark::State& state, IsaPath path, ActivationKind kind) {
