@@ -44,10 +44,8 @@ class Cluster:
         urls = self.endpoints["metrics"][role]
         total = {}
         for url in [urls] if isinstance(urls, str) else urls:
-            for line in urllib.request.urlopen(url + "/metrics", timeout=10).read().decode().splitlines():
-                if not line.startswith("#"):
-                    name, value = line.rsplit(" ", 1)
-                    total[name] = total.get(name, 0.0) + float(value)
+            for name, value in read_metrics(url).items():
+                total[name] = total.get(name, 0.0) + value
         return total
 
     def metric_sum(self, role, prefix, *parts):
@@ -120,6 +118,12 @@ class Completion:
                 self.finish[delta.index] = delta.finish_reason or self.finish.get(delta.index)
             if message.HasField("usage"):
                 self.usage = message.usage
+
+
+def read_metrics(url):
+    """{name{labels}: value} of one process."""
+    lines = urllib.request.urlopen(url + "/metrics", timeout=10).read().decode().splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
 
 
 def run_sluice(*arguments, check=True, timeout=180):

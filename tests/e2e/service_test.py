@@ -11,6 +11,7 @@ import unittest
 import grpc
 import harness
 from harness import Cluster
+from services import Services, wait_for_model
 
 
 def start(binary, *settings):
@@ -20,41 +21,6 @@ def start(binary, *settings):
         arguments += ["--set", setting]
     result = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
     return result.returncode, result.stderr
-
-
-class Services:
-    """Services started one by one, on any free ports; ended by SIGTERM, which must give exit code 0."""
-
-    def __enter__(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.running = []
-        return self
-
-    def __exit__(self, *_):
-        codes = []
-        for process in reversed(self.running):
-            process.terminate()
-            codes.append(process.wait(60))
-        self.folder.cleanup()
-        if any(codes):
-            raise AssertionError(f"exit codes after SIGTERM: {codes}")
-
-    def start(self, binary, *settings):
-        ready = os.path.join(self.folder.name, f"ready-{len(self.running)}.json")
-        settings = [*settings, f"service.ready_file={ready}", *(f"service.{x}=127.0.0.1:0" for x in
-                                                                ("listen", "metrics_listen", "admin_listen"))]
-        arguments = [os.path.join(harness.ARGS.bin, binary)]
-        for setting in settings:
-            arguments += ["--set", setting]
-        process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
-        self.running.append(process)
-        harness.wait_until(lambda: os.path.exists(ready) or process.poll() is not None, f"{binary} is up")
-        with open(ready) as file:
-            return json.load(file)
-
-
-def wait_for_model(client):
-    harness.wait_until(lambda: client.call("ListModels", client.message("ListModelsRequest")).models, "a model is served")
 
 
 class ServiceTest(unittest.TestCase):
