@@ -149,7 +149,8 @@ struct BadCase {
   std::string field;
 };
 
-std::vector<BadCase> BadCases() {
+// Members of a chat request with values of the wrong type or out of range.
+std::vector<BadCase> BadMembers() {
   std::vector<BadCase> cases;
   const auto chat = [&](const std::string& name, const std::vector<std::string>& values) {
     for (const std::string& value : values)
@@ -193,6 +194,10 @@ std::vector<BadCase> BadCases() {
                            "chat_template", "continue_final_message"}) {
     chat(name, {R"("x")", "2"});
   }
+  return cases;
+}
+
+std::vector<BadCase> BadChats() {
   const std::pair<std::string, std::string> bodies[] = {
       {"{}", "messages"},
       {R"({"messages":null})", "messages"},
@@ -227,7 +232,12 @@ std::vector<BadCase> BadCases() {
       {std::string(100, '[') + std::string(100, ']'), ""},
       {absl::StrCat(R"({"a":)", std::string(40, '['), std::string(40, ']'), "}"), ""},
   };
+  std::vector<BadCase> cases;
   for (const auto& [body, field] : bodies) cases.push_back({Endpoint::kChat, body, field});
+  return cases;
+}
+
+std::vector<BadCase> BadPrompts() {
   const std::pair<std::string, std::string> prompts[] = {
       {"{}", "prompt"},
       {R"({"prompt":null})", "prompt"},
@@ -248,12 +258,15 @@ std::vector<BadCase> BadCases() {
       {Completion(R"("best_of":2)"), "best_of"},
       {Completion(R"("suffix":"end")"), "suffix"},
   };
+  std::vector<BadCase> cases;
   for (const auto& [body, field] : prompts) cases.push_back({Endpoint::kCompletions, body, field});
   return cases;
 }
 
 TEST(OpenAiRequestTest, RefusesBadRequestsNamingTheMember) {
-  const std::vector<BadCase> cases = BadCases();
+  std::vector<BadCase> cases = BadMembers();
+  for (BadCase& bad : BadChats()) cases.push_back(std::move(bad));
+  for (BadCase& bad : BadPrompts()) cases.push_back(std::move(bad));
   EXPECT_GE(cases.size(), 200u);
   for (const BadCase& bad : cases) {
     const auto parsed = ParseGeneration(bad.endpoint, bad.body);
