@@ -77,6 +77,7 @@ WorkerImpl::WorkerImpl(const WorkerOptions& options, const Dependencies& depende
   source.incarnation = deps_.incarnation;
   source.digests = options.digests;
   source.transfers_max = options.transfers_max;
+  source.served_max = options.served_max;
   source.lease_max = std::max(source.lease_max, options.lease);
   source.guards = options.guards;
   source_ = std::make_unique<HandoffSource>(

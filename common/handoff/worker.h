@@ -35,6 +35,8 @@ struct WorkerOptions {
   // Taken off every lease by the taker: clocks drift.
   double drift_margin = 0.01;
   size_t transfers_max = 256;
+  // Lease ids that were served are remembered, up to so many.
+  size_t served_max = 65536;
   uint32_t credits_max = 8;
   absl::Duration credit_lease = absl::Seconds(2);
   // Calls in progress; beyond them Prefill and Decode end with RESOURCE_EXHAUSTED.

@@ -26,6 +26,7 @@ class Maker {
   }
 
   uint64_t Range(uint64_t min, uint64_t max) { return min + random_.Below(max - min + 1); }
+  double Unit() { return random_.Unit(); }
   bool Chance(double probability) { return random_.Unit() < probability; }
   absl::Duration Time(absl::Duration min, absl::Duration max) { return min + (max - min) * random_.Unit(); }
   Scenario& scenario() { return s_; }
@@ -94,6 +95,7 @@ class Maker {
     r.retry.budget_burst = static_cast<double>(Range(5, 60));
     r.breaker.open_min = absl::Seconds(1);
     r.breaker.open_max = absl::Seconds(8);
+    if (!s_.calm && Chance(0.2)) r.repeats = {0.3, absl::ZeroDuration(), s_.process.worker.lease * 2};
     r.silence_max = Time(absl::Seconds(1), absl::Seconds(4));
   }
 
@@ -135,6 +137,19 @@ class Maker {
     if (Chance(0.2)) sampling->stop_token_ids = {static_cast<request::TokenId>('z')};
     if (Chance(0.2)) sampling->min_tokens = std::min(sampling->max_tokens, 5u);
     sampling->ignore_eos = Chance(0.3);
+  }
+
+  // The same fault now and then.
+  void MakeFaultsOf(Fault::Kind kind, uint64_t count, size_t slot, absl::Duration min, absl::Duration max) {
+    for (uint64_t i = 0; i < count; ++i) {
+      Fault f;
+      f.kind = kind;
+      f.at = s_.faults_end * (static_cast<double>(i) / static_cast<double>(count));
+      f.duration = Time(min, max);
+      f.a = slot;
+      f.b = 1 - slot;
+      s_.faults.push_back(f);
+    }
   }
 
   void MakeFaults(uint64_t count) {
@@ -195,15 +210,17 @@ Scenario MakeGuardScenario(handoff::Guard guard, uint64_t seed) {
   Scenario& s = maker.scenario();
   maker.MakeCluster();
   s.roles = {cluster::Role::kPrefill, cluster::Role::kDecode};
-  s.process.worker.digests = handoff::DigestMode::kOff;
-  s.process.worker.drift_margin = 0;  // one clock
-  s.process.worker.lease = absl::Milliseconds(400);
-  s.process.worker.credits_max = 4;
-  s.process.worker.engine.waiting_max = 16;
-  s.process.worker.calls_max = 64;
-  s.process.worker.transfers_max = 32;
-  s.process.pages = maker.Range(8, 14);
-  maker.MakeNetwork();
+  handoff::WorkerOptions& worker = s.process.worker;
+  worker.digests = handoff::DigestMode::kOff;
+  worker.drift_margin = 0;  // one clock
+  worker.lease = absl::Milliseconds(400);
+  worker.credits_max = 4;
+  worker.engine.waiting_max = 16;
+  worker.engine.layer_group = 2;
+  worker.calls_max = 64;
+  worker.transfers_max = 32;
+  s.process.model.layout.page_tokens = 16;
+  s.process.pages = guard == Guard::kNoResurrection ? 6 : maker.Range(8, 14);
   maker.MakeRouter();
   s.router.placement.split = cluster::SplitMode::kAlways;
   s.router.retry.attempts_max = s.router.retry.migrations_max = 20;
@@ -211,27 +228,55 @@ Scenario MakeGuardScenario(handoff::Guard guard, uint64_t seed) {
   maker.MakeRequests(16);
   for (SimRequest& r : s.requests) r.reuse = maker.Chance(0.2);
 
-  const absl::Duration lease = s.process.worker.lease;
-  const bool taker_stops = guard == Guard::kCheckAfterFetch;
-  s.link = {};
-  s.link.delay_max = lease * (0.9 * maker.scenario().process.token_cost / absl::Milliseconds(1));
-  s.link.fetch_late = 0.5;
-  s.link.fetch_late_max = lease * 2;
+  // Reads are slow against a lease.
+  const auto leases = [&](double min, double max) { return worker.lease * (min + (max - min) * maker.Unit()); };
+  const kv::PageLayout layout = *kv::PageLayout::Make(s.process.model.layout);
+  const auto slow_reads = [&](double min, double max) {
+    s.link.bytes_per_second = layout.PieceRange(0, 2).bytes / absl::ToDoubleSeconds(leases(min, max));
+  };
+  slow_reads(0.3, 2);
+  s.link.delay_max = leases(0, 0.2);
   s.link.duplicate = 0.3;
   s.link.reorder = 0.3;
-  s.link.reorder_delay_max = lease * 2;
-  s.link.loss = guard == Guard::kRenewalNeedsAck ? 0.3 : 0.05;
-  s.rpc = {};
-  for (uint64_t i = 0; i < 12; ++i) {
-    Fault f;
-    f.kind = taker_stops || maker.Chance(0.3) ? Fault::Kind::kPauseProcess : Fault::Kind::kClogPages;
-    f.at = maker.Time(absl::ZeroDuration(), s.faults_end * 0.9);
-    f.duration = lease * (0.3 + 2.5 * static_cast<double>(maker.Range(0, 100)) / 100);
-    f.a = taker_stops ? 1 : maker.Range(0, 1);
-    f.b = 1 - f.a;
-    s.faults.push_back(f);
+  s.link.reorder_delay_max = leases(0, 2);
+  // The router, which ends an attempt when one side fails, is too slow to cover up what happens.
+  s.rpc.delay_max = leases(0.1, 0.8);
+  switch (guard) {
+    case Guard::kCheckAfterFetch:  // the taker stops in mid-read
+      slow_reads(0.9, 1.5);
+      s.link.delay_max = leases(0, 0.05);
+      s.link.reorder = 0;
+      maker.MakeFaultsOf(Fault::Kind::kPauseProcess, 8, /*slot=*/1, worker.lease * 1.1, worker.lease * 2);
+      break;
+    case Guard::kCountFromSending:  // offers are late, renewals are lost
+      s.link.delay_max = leases(0.4, 0.9);
+      s.link.reorder = 0;
+      s.link_to_prefill.emplace().loss = 0.95;
+      break;
+    case Guard::kRenewalNeedsAck:
+      s.link_to_prefill.emplace().loss = 0.95;
+      break;
+    case Guard::kNoResurrection:
+      // A lease that was forgotten is served again; a renewal that was sent to the first transfer reaches the second, and its
+      // acknowledgement finds the taker asleep.
+      worker.served_max = 0;
+      worker.engine.step_tokens_max = 64;
+      s.router.repeats = {0.8, worker.lease, worker.lease * 1.3};
+      s.rpc.delay_max = worker.lease * 0.05;
+      slow_reads(0.4, 0.8);
+      s.link.duplicate = s.link.reorder = 0;
+      s.link.loss = 0.4;
+      s.link.delay_max = absl::Milliseconds(4);
+      s.link_to_prefill.emplace();
+      s.link_to_prefill->delay_min = worker.lease * 0.55;
+      s.link_to_prefill->delay_max = worker.lease * 0.8;
+      maker.MakeFaultsOf(Fault::Kind::kPauseProcess, 12, /*slot=*/1, worker.lease * 0.4, worker.lease);
+      maker.MakeFaultsOf(Fault::Kind::kCutCalls, 8, /*slot=*/0, worker.lease, worker.lease * 2);
+      break;
+    case Guard::kHoldWhileFetching:
+    case Guard::kPinUntilReleased:
+    case Guard::kMatchLease: break;
   }
-  std::stable_sort(s.faults.begin(), s.faults.end(), [](const Fault& a, const Fault& b) { return a.at < b.at; });
   return std::move(s);
 }
 

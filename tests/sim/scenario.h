@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,8 @@ struct Scenario {
   std::vector<cluster::Role> roles;
   ProcessOptions process;
   transport::LinkPlan link;
+  // Of links toward prefill workers, where it differs.
+  std::optional<transport::LinkPlan> link_to_prefill;
   RpcPlan rpc;
   RouterOptions router;
   std::vector<SimRequest> requests;

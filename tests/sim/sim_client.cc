@@ -93,8 +93,8 @@ class SimClient::DecodeSender final : public handoff::DecodeEvents {
 };
 
 std::function<void(handoff::CallContext&)> SimClient::Rebase(const handoff::CallContext& context) const {
-  return [this, left = context.deadline - clock_.Now()](handoff::CallContext& received) {
-    received.deadline = clock_.Now() + left;
+  return [this, left = context.deadline - loop_.clock().Now()](handoff::CallContext& received) {
+    received.deadline = loop_.clock().Now() + left;
   };
 }
 
@@ -140,6 +140,23 @@ RpcStreamPtr SimClient::OpenCall(const WorkerId& worker, handoff::CallId id,
 
 handoff::CallId SimClient::StartPrefill(const WorkerId& worker, handoff::PrefillCall call,
                                         std::unique_ptr<handoff::PrefillEvents> events) {
+  if (random_.Unit() < repeats_.chance) Repeat(worker, call);
+  return SendPrefill(worker, std::move(call), std::move(events));
+}
+
+void SimClient::Repeat(const WorkerId& worker, const handoff::PrefillCall& call) {
+  class Deaf final : public handoff::PrefillEvents {
+    void OnStarted(uint32_t) override {}
+    void OnFirstToken(const request::SampledToken&, request::FinishReason) override {}
+    void OnEnd(const absl::Status&, const engine::SequenceStats&, uint64_t) override {}
+  };
+  const absl::Duration after = repeats_.after_min + (repeats_.after_max - repeats_.after_min) * random_.Unit();
+  loop_.RunAt(loop_.clock().Now() + after,
+              [this, worker, call] { SendPrefill(worker, call, std::make_unique<Deaf>()); });
+}
+
+handoff::CallId SimClient::SendPrefill(const WorkerId& worker, handoff::PrefillCall call,
+                                       std::unique_ptr<handoff::PrefillEvents> events) {
   const handoff::CallId id(++last_call_);
   const std::shared_ptr<handoff::PrefillEvents> listener = std::move(events);
   const RpcStreamPtr stream =

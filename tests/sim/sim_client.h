@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 
+#include "base/loop.h"
+#include "base/random.h"
 #include "cluster/worker_client.h"
 #include "tests/sim/rpc_net.h"
 
@@ -16,8 +18,13 @@ namespace sluice::sim {
 class SimClient final : public cluster::WorkerClient {
  public:
   using SlotOf = std::function<size_t(const WorkerId&)>;
-  SimClient(RpcNet& net, const Clock& clock, SlotOf slot_of)
-      : net_(net), clock_(clock), slot_of_(std::move(slot_of)) {}
+  // A router that is not quite right: asks again for a prefill that it has asked for, grant and all, and ignores the answer.
+  struct Repeats {
+    double chance = 0;
+    absl::Duration after_min, after_max;
+  };
+  SimClient(RpcNet& net, Loop& loop, SlotOf slot_of, RandomSource& random, const Repeats& repeats)
+      : net_(net), loop_(loop), slot_of_(std::move(slot_of)), random_(random), repeats_(repeats) {}
 
   void Admit(const WorkerId& worker, const handoff::CallContext& context, uint32_t prompt_tokens,
              absl::AnyInvocable<void(absl::StatusOr<LeaseId>)> done) override;
@@ -42,9 +49,15 @@ class SimClient final : public cluster::WorkerClient {
   RpcStreamPtr OpenCall(const WorkerId& worker, handoff::CallId id,
                         std::function<void(const absl::Status&)> on_broken);
 
+  void Repeat(const WorkerId& worker, const handoff::PrefillCall& call);
+  handoff::CallId SendPrefill(const WorkerId& worker, handoff::PrefillCall call,
+                              std::unique_ptr<handoff::PrefillEvents> events);
+
   RpcNet& net_;
-  const Clock& clock_;
+  Loop& loop_;
   const SlotOf slot_of_;
+  RandomSource& random_;
+  const Repeats repeats_;
   std::map<handoff::CallId, RpcStreamPtr> calls_;
   uint64_t last_call_ = 0;
 };

@@ -113,6 +113,15 @@ class SimCluster {
                                                 Mix64(s_.seed ^ (i << 32) ^ (slot.changes << 40)));
     net_.Attach(i, *slot.process);
     SendHeartbeat(i);
+    if (!s_.link_to_prefill.has_value()) return;
+    for (const Slot& other : slots_) {
+      if (other.process == nullptr || &other == &slot) continue;
+      if (s_.roles[i] == cluster::Role::kPrefill) SetLinkToPrefill(other, slot);
+      if (other.process->description().role == cluster::Role::kPrefill) SetLinkToPrefill(slot, other);
+    }
+  }
+  void SetLinkToPrefill(const Slot& from, const Slot& to) {
+    network_.SetLink(from.process->node(), to.process->node(), *s_.link_to_prefill);
   }
   void Stop(size_t i) {
     if (slots_[i].process == nullptr) return;
@@ -232,6 +241,7 @@ class SimCluster {
     healed_ = true;
     router_loop_.Resume();
     s_.rpc = RpcPlan();
+    s_.link_to_prefill.reset();
     net_.SetPlan(s_.rpc);
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (slots_[i].process == nullptr) StartProcess(i);

@@ -60,7 +60,7 @@ SimRouter::SimRouter(testing::SimLoop& loop, RpcNet& net, SimClient::SlotOf slot
       options_(options),
       random_(seed),
       problem_(std::move(problem)),
-      client_(net, loop.clock(), std::move(slot_of)),
+      client_(net, loop, std::move(slot_of), random_, options.repeats),
       directory_(loop.clock(), options.breaker),
       blocks_(1 << 16),
       budget_(options.retry),

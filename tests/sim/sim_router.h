@@ -59,6 +59,7 @@ struct RouterOptions {
   absl::Duration lookup_max = absl::Milliseconds(20);
   // A worker that was not heard of for so long is taken out of the view.
   absl::Duration silence_max = absl::Seconds(2);
+  SimClient::Repeats repeats;
 };
 
 struct Heartbeat {
