@@ -95,7 +95,7 @@ class Maker {
     r.retry.budget_burst = static_cast<double>(Range(5, 60));
     r.breaker.open_min = absl::Seconds(1);
     r.breaker.open_max = absl::Seconds(8);
-    if (!s_.calm && Chance(0.2)) r.repeats = {0.3, absl::ZeroDuration(), s_.process.worker.lease * 2};
+    if (!s_.calm && Chance(0.2)) r.repeats = {0.3, s_.rpc.delay_max, s_.process.worker.lease * 2};
     r.silence_max = Time(absl::Seconds(1), absl::Seconds(4));
   }
 
@@ -223,6 +223,7 @@ Scenario MakeGuardScenario(handoff::Guard guard, uint64_t seed) {
   s.process.pages = guard == Guard::kNoResurrection ? 6 : maker.Range(8, 14);
   maker.MakeRouter();
   s.router.placement.split = cluster::SplitMode::kAlways;
+  s.router.repeats = {};
   s.router.retry.attempts_max = s.router.retry.migrations_max = 20;
   s.router.retry.budget_burst = 1000;
   maker.MakeRequests(16);

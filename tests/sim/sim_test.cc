@@ -1,5 +1,5 @@
 // Seeds of whole clusters: nothing that must never happen may happen in any of them.
-//   sim_test                    200 seeds and those of corpus/seeds.txt
+//   sim_test                    500 seeds and those of corpus/seeds.txt
 //   sim_test --seed=N           that one, telling what happens
 //   sim_test --seeds=N --first=M    N seeds from M on
 #include <cstdio>
@@ -19,7 +19,7 @@ namespace {
 
 struct Flags {
   uint64_t first = 1;
-  uint64_t seeds = 200;
+  uint64_t seeds = 500;
 } flags;  // NOLINT: set once in main
 
 std::string Replay(uint64_t seed) { return "replay: sim_test --seed=" + std::to_string(seed); }
