@@ -147,7 +147,10 @@ struct StuckReader final : grpc::ClientReadReactor<v1::TokenBatch> {
   void OnReadDone(bool ok) override {
     if (ok) StartRead(&message);
   }
-  void OnDone(const grpc::Status& status) override { ends->TryPush(FromGrpc(status)); }
+  void OnDone(const grpc::Status& status) override {
+    const SharedQueue<absl::Status> queue = ends;  // the test may destroy this object once it has the end
+    queue->TryPush(FromGrpc(status));
+  }
   const SharedQueue<absl::Status> ends;
   grpc::ClientContext context;
   v1::DecodeRequest request;

@@ -9,6 +9,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "rpc/library.h"
 #include "rpc/listen.h"
 
 namespace sluice::rpc {
@@ -40,6 +41,7 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       const std::vector<ServedService>& services) {
   SLUICE_ASSIGN_OR_RETURN(const HostPort where, CheckListen(options.listen, options.insecure_listen_anywhere));
+  KeepGrpcRunning();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;

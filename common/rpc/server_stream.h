@@ -40,7 +40,7 @@ class ServerStream {
   grpc::ServerWriteReactor<T>* reactor() { return core_->reactor; }
 
   // `gone` runs once if the peer cancels or its connection ends before Close; at once if that has happened. On a gRPC
-  // thread, must not block. May hold the last reference to this stream.
+  // thread, must not block. May hold the last reference to this stream. After Close it is dropped.
   void OnGone(absl::AnyInvocable<void()> gone) { core_->SetGone(std::move(gone)); }
 
   // False when the stream has ended: the producer should stop (OnGone is called too, unless the reader was too slow).
@@ -55,7 +55,7 @@ class ServerStream {
 
   // Ends the stream after what was written. Idempotent: the first status wins.
   void Close(const absl::Status& status) {
-    core_->SetGone(nullptr);
+    core_->DropGone();
     core_->Run(core_->queue.Close(status));
   }
 
@@ -81,12 +81,20 @@ class ServerStream {
     void SetGone(absl::AnyInvocable<void()> callback) {
       {
         MutexLock lock(mutex);
-        if (!is_gone || callback == nullptr) {
-          std::swap(gone, callback);  // the old one dies outside the lock
+        if (closed) return;
+        if (!is_gone) {
+          gone = std::move(callback);
           return;
         }
       }
       callback();
+    }
+
+    void DropGone() {
+      absl::AnyInvocable<void()> dropped;  // dies outside the lock
+      MutexLock lock(mutex);
+      closed = true;
+      std::swap(gone, dropped);
     }
 
     void Gone() {
@@ -102,6 +110,7 @@ class ServerStream {
 
     void StartStallTimer() {
       MutexLock lock(mutex);
+      if (done) return;
       alarm = std::make_unique<grpc::Alarm>();
       const gpr_timespec deadline =
           gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
@@ -120,7 +129,9 @@ class ServerStream {
     Mutex mutex;
     absl::AnyInvocable<void()> gone SLUICE_GUARDED_BY(mutex);
     bool is_gone SLUICE_GUARDED_BY(mutex) = false;
+    bool closed SLUICE_GUARDED_BY(mutex) = false;
     std::unique_ptr<grpc::Alarm> alarm SLUICE_GUARDED_BY(mutex);
+    bool done SLUICE_GUARDED_BY(mutex) = false;  // the reactor is gone, and the context with it
   };
 
   class Reactor final : public grpc::ServerWriteReactor<T> {
@@ -144,8 +155,10 @@ class ServerStream {
     }
     void OnDone() override {
       const std::unique_ptr<Reactor> self = std::move(self_);
+      std::unique_ptr<grpc::Alarm> alarm;  // cancelled outside the lock; its callback holds the core
       MutexLock lock(core_->mutex);
-      if (core_->alarm) core_->alarm->Cancel();
+      core_->done = true;
+      alarm = std::move(core_->alarm);
     }
 
    private:

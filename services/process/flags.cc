@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "services/process/service_process.h"
 
 namespace sluice::services {
 namespace {
@@ -29,6 +30,7 @@ std::optional<int> ParseFlags(int argc, char** argv, const std::string& descript
   };
   all.insert(all.end(), aliases.begin(), aliases.end());
   CLI::App app(description);
+  app.set_version_flag("--version", Version());
   std::vector<std::string> overrides;
   std::vector<std::string> values(all.size());
   app.add_option("--config", flags->sources.file, "YAML file; its settings are those of config.proto");

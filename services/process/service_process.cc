@@ -90,11 +90,7 @@ absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& servic
   });
   http::MetricsSources sources;
   sources.metrics = [this] { return metrics_.Serialize(); };
-  sources.live = [this] {
-    const absl::Status live = live_();
-    grpc_->SetLive(live.ok());
-    return live;
-  };
+  sources.live = [this] { return live_(); };
   sources.ready = [this]() -> absl::Status {
     if (state_.ready()) return absl::OkStatus();
     return absl::UnavailableError(state_.draining() ? "draining" : "starting");
@@ -142,6 +138,8 @@ absl::Status ServiceProcess::WriteReadyFile(const std::map<std::string, std::str
   }
   return absl::OkStatus();
 }
+
+void ServiceProcess::RefreshLiveness() { grpc_->SetLive(live_().ok()); }
 
 bool ServiceProcess::WaitForDrain() {
   state_.WaitForDrain();

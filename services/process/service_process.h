@@ -68,6 +68,9 @@ class ServiceProcess {
   // Ready from now on: writes the ready file with "grpc", "metrics", "admin", "pid", "name", "service" and `more`.
   absl::Status SetUp(const std::map<std::string, std::string>& more);
 
+  // Brings the gRPC health of "liveness" up to date; to be called every few seconds. After Serve, before Stop.
+  void RefreshLiveness();
+
   // Waits for the drain to begin and then until nothing is in flight, at most service.drain_s. Returns whether all requests
   // were finished.
   bool WaitForDrain();

@@ -21,6 +21,7 @@ constexpr size_t kLoopQueueMax = 65536;
 // Beyond most caches; takes some 20 ms.
 constexpr size_t kMeasuredBytes = size_t{128} << 20;
 constexpr absl::Duration kCreditLease = absl::Seconds(2);
+constexpr absl::Duration kLivenessPeriod = absl::Seconds(5);
 // A step of a large model on a slow machine takes seconds; an engine that is silent this long is stuck.
 constexpr absl::Duration kHeartbeatAgeMax = absl::Seconds(60);
 
@@ -178,6 +179,7 @@ absl::Status WorkerProcess::Serve() {
   });
   SLUICE_RETURN_IF_ERROR(process_.Serve(services));
   SLUICE_RETURN_IF_ERROR(ConnectManager());
+  link_loop_->Post([this] { WatchLiveness(); });
   LogStart();
   return process_.SetUp({{"role", config_.role()}, {"model", config_.model().served_name()}});
 }
@@ -201,6 +203,11 @@ absl::Status WorkerProcess::ConnectManager() {
   link_ = ManagerLink::Start(std::move(options), *index_, *link_loop_);
   process_.OnReadyChanged([this] { link_->SendHeartbeat(); });
   return absl::OkStatus();
+}
+
+void WorkerProcess::WatchLiveness() {
+  process_.RefreshLiveness();
+  link_loop_->RunAt(process_.clock().Now() + kLivenessPeriod, [this] { WatchLiveness(); });
 }
 
 v1::WorkerInfo WorkerProcess::Info() const {
