@@ -189,6 +189,7 @@ TEST(Move, AHolderKeepsPagesInPlaceWhenOnlyTheConnectionBroke) {
   ExpectNothingHeld(test, &move);
 }
 
+#ifdef SLUICE_FAULTS_ENABLED
 // Every fault point, failing once.
 class FaultPoints : public ::testing::TestWithParam<std::string> {};
 
@@ -226,6 +227,7 @@ INSTANTIATE_TEST_SUITE_P(All, FaultPoints,
                                            "handoff.fetch_done", "handoff.commit_sent",
                                            "handoff.commit_received", "handoff.landed",
                                            "handoff.released"));
+#endif
 
 }  // namespace
 }  // namespace sluice::handoff

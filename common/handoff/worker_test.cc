@@ -379,6 +379,7 @@ TEST(Worker, ReleaseEndsAWaitingDecode) {
   ExpectNothingHeld(test);
 }
 
+#ifdef SLUICE_FAULTS_ENABLED
 class WorkerFaults : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(WorkerFaults, FailOneCallAndNothingElse) {
@@ -403,6 +404,7 @@ TEST_P(WorkerFaults, FailOneCallAndNothingElse) {
 INSTANTIATE_TEST_SUITE_P(All, WorkerFaults,
                          ::testing::Values("worker.prefill_started", "worker.first_token",
                                            "worker.decode_started", "worker.token"));
+#endif
 
 TEST(Worker, ProgressIsNowWhenIdleAndTheLastStepWhenNot) {
   WorkerTest test = SlowWorkers();
