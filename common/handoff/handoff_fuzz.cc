@@ -52,7 +52,7 @@ void RunInput(const uint8_t* data, size_t size) {
   const transport::EndpointId to_holder = *test.d.inner->Connect(test.p.inner->LocalAddress());
   size_t at = 0;
   while (at + 3 <= size) {
-    const size_t length = std::min<size_t>(data[at] + (data[at + 1] << 8), size - at - 3);
+    const size_t length = std::min<size_t>(data[at] + size_t{data[at + 1]} * 256, size - at - 3);
     const bool payload = data[at + 2] & 1;
     const uint8_t* bytes = data + at + 3;
     at += 3 + length;
@@ -65,6 +65,8 @@ void RunInput(const uint8_t* data, size_t size) {
     test.d.inner->Send(to_holder, header, body).IgnoreError();
     test.world.RunFor(absl::Milliseconds(700));
   }
+  test.On(test.p, [&] { test.p.source->Withdraw(lease, "the end"); });
+  test.On(test.d, [&] { test.d.taker->Release(lease, "the end"); });
   test.world.RunFor(absl::Minutes(5));
   SLUICE_CHECK(test.p.PagesHeld() == 0 && test.d.PagesHeld() == 0);
 }
