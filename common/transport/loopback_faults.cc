@@ -14,12 +14,12 @@ void LoopbackState::Unclog(NodeId from, NodeId to, absl::Time now) {
 
 void LoopbackState::Disconnect(NodeId a, NodeId b, absl::Time now) {
   for (auto& [id, c] : connections_) {
-    const auto joins = [&](NodeId x, NodeId y) {
-      return c.sides[0].node == x && c.sides[1].node == y;
+    const auto joins = [&sides = c.sides](NodeId x, NodeId y) {
+      return sides[0].node == x && sides[1].node == y;
     };
     if (!joins(a, b) && !joins(b, a)) continue;
     c.broken = true;
-    for (const size_t side : {0, 1}) {
+    for (const size_t side : {size_t{0}, size_t{1}}) {
       if (c.sides[side].open)
         ScheduleDown(End{id, side}, absl::UnavailableError("the connection broke"), false, now);
     }
@@ -41,7 +41,7 @@ void LoopbackState::Crash(NodeId id, absl::Time now) {
   absl::erase_if(fetches_, [&](const auto& entry) { return entry.second.by == id; });
   std::vector<uint64_t> over;
   for (auto& [connection, c] : connections_) {
-    for (const size_t side : {0, 1}) {
+    for (const size_t side : {size_t{0}, size_t{1}}) {
       if (c.sides[side].node != id) continue;
       c.sides[side].open = false;
       ends_.erase(c.sides[side].endpoint);

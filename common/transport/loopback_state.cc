@@ -114,7 +114,7 @@ EndpointId LoopbackState::AssignEndpoint(uint64_t connection, size_t side) {
 // getting to know.
 std::optional<EndpointId> LoopbackState::FindConnection(NodeId node, NodeId peer) {
   for (auto it = connections_.rbegin(); it != connections_.rend(); ++it) {
-    for (const size_t side : {0, 1}) {
+    for (const size_t side : {size_t{0}, size_t{1}}) {
       const Side& own = it->second.sides[side];
       const Side& other = it->second.sides[1 - side];
       if (own.node != node || other.node != peer || !own.open) continue;
