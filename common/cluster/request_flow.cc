@@ -294,8 +294,10 @@ void RequestFlow::OnDecodeToken(uint32_t position, const SampledToken& token, Fi
     if (position != next + 1) {
       return Fail(attempt_.decision.decode, absl::InternalError(absl::StrCat("token ", position, " where ", next + 1, " was due")));
     }
-    if (attempt_.early.size() >= kEarlyTokensMax) {
-      return Fail(attempt_.decision.prefill, absl::InternalError("the prefill worker withholds the first token"));
+    // However late the first token is, what waits for it is bounded by what the client asked for.
+    if (position >= spec_.sampling.max_tokens) {
+      return Fail(attempt_.decision.decode, absl::InternalError(absl::StrCat("token ", position, " of a stream of at most ",
+                                                                             spec_.sampling.max_tokens)));
     }
     attempt_.early.emplace_back(token, finish);
     return;

@@ -70,8 +70,6 @@ struct FlowEnvironment {
   PlaceFunction place;
 };
 
-inline constexpr size_t kEarlyTokensMax = 256;
-
 // Owned by the environment's loop. Held by shared_ptr, because calls under way refer to it weakly.
 class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
  public:
@@ -100,7 +98,7 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
     bool prefill_booked = false;
     bool decode_booked = false;
     bool prompt_ready = false;  // pages verified, or being computed where they are decoded
-    // Tokens of the decode worker that overtook the first token of the prefill worker; at most kEarlyTokensMax.
+    // Tokens of the decode worker that overtook the first token of the prefill worker; fewer than max_tokens.
     std::vector<std::pair<request::SampledToken, request::FinishReason>> early;
   };
   class PrefillListener;

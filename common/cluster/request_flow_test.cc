@@ -136,7 +136,7 @@ class RequestFlowTest : public ::testing::Test {
     spec.context.request = RequestId("r");
     spec.context.deadline = world_.Now() + deadline;
     spec.prompt = {1, 2, 3, 4, 5};
-    spec.sampling.max_tokens = 8;
+    spec.sampling.max_tokens = max_tokens_;
     auto flow = RequestFlow::Create(env_, std::move(spec), events_);
     flow->Start();
     world_.RunFor(absl::ZeroDuration());
@@ -176,6 +176,7 @@ class RequestFlowTest : public ::testing::Test {
   ScriptedClient client_{loop_};
   Directory directory_{world_.clock(), BreakerOptions{}};
   uint64_t version_ = 0;
+  uint32_t max_tokens_ = 8;
   std::vector<WorkerId> lost_;
   SeededRandom random_{3};
   RetryOptions retry_;
@@ -212,6 +213,34 @@ TEST_F(RequestFlowTest, DecodeTokensThatOvertakeTheFirstOneWait) {
   EXPECT_TRUE(events_.tokens.empty());
   client_.prefills[0].events->OnFirstToken(Token(100), FinishReason::kNone);
   EXPECT_EQ(events_.tokens, (std::vector<request::TokenId>{100, 101}));
+}
+
+TEST_F(RequestFlowTest, AWholeStreamMayOvertakeItsFirstToken) {
+  max_tokens_ = 1000;
+  auto flow = Start();
+  client_.decodes[0].events->OnStarted(0, 0, "test");
+  for (uint32_t p = 1; p < 1000; ++p) {
+    client_.decodes[0].events->OnToken(p, Token(7), p == 999 ? FinishReason::kLength : FinishReason::kNone, 0);
+  }
+  client_.decodes[0].events->OnEnd(absl::OkStatus(), {});
+  EXPECT_TRUE(events_.tokens.empty());
+  EXPECT_FALSE(events_.done);
+  client_.prefills[0].events->OnFirstToken(Token(100), FinishReason::kNone);
+  EXPECT_TRUE(events_.done && events_.status.ok()) << events_.status;
+  EXPECT_EQ(events_.tokens.size(), 1000u);
+  EXPECT_EQ(events_.summary.attempts, 1u);
+}
+
+TEST_F(RequestFlowTest, ADecodeWorkerThatSendsMoreThanWasAskedForIsAtFault) {
+  auto flow = Start();
+  const WorkerId worker = client_.decodes[0].worker;
+  client_.decodes[0].events->OnStarted(0, 0, "test");
+  for (uint32_t p = 1; p <= 8; ++p) client_.decodes[0].events->OnToken(p, Token(7), FinishReason::kNone, 0);
+  world_.RunFor(absl::Seconds(1));
+  ASSERT_EQ(client_.decodes.size(), 2u);
+  EXPECT_NE(client_.decodes[1].worker, worker);
+  Serve(8);
+  EXPECT_EQ(events_.tokens, AllTokens());
 }
 
 TEST_F(RequestFlowTest, AStreamThatEndsWithItsFirstTokenCancelsTheRest) {
