@@ -14,10 +14,9 @@ void LoopbackState::Unclog(NodeId from, NodeId to, absl::Time now) {
 
 void LoopbackState::Disconnect(NodeId a, NodeId b, absl::Time now) {
   for (auto& [id, c] : connections_) {
-    const auto joins = [&sides = c.sides](NodeId x, NodeId y) {
-      return sides[0].node == x && sides[1].node == y;
-    };
-    if (!joins(a, b) && !joins(b, a)) continue;
+    const NodeId first = c.sides[0].node;
+    const NodeId second = c.sides[1].node;
+    if (!(first == a && second == b) && !(first == b && second == a)) continue;
     c.broken = true;
     for (const size_t side : {size_t{0}, size_t{1}}) {
       if (c.sides[side].open)

@@ -161,7 +161,7 @@ TEST(Loopback, FetchReadsAnyPieceAndNothingBeyond) {
     region.memory[i] = static_cast<uint8_t>(i * 7 + i / 256);
   }
   const EndpointId to = w.ConnectAToB();
-  for (const size_t bytes : {0, 1, 63, 64, 65, 4096, 9999, 10000}) {
+  for (const size_t bytes : {0u, 1u, 63u, 64u, 65u, 4096u, 9999u, 10000u}) {
     const size_t offset = 10000 - bytes;
     std::vector<uint8_t> local(bytes);
     ASSERT_TRUE(w.a->Fetch(to, region.remote_key, offset, absl::MakeSpan(local)).ok());

@@ -66,7 +66,7 @@ absl::Status UcxTransport::HandleArrival(std::unique_ptr<UcxArrival> arrival) {
     case UcxPrefix::Kind::kData:
       break;
   }
-  const absl::Status accepted = Accept(*endpoint, prefix, std::move(arrival));
+  absl::Status accepted = Accept(*endpoint, prefix, std::move(arrival));
   if (!accepted.ok()) Fail(*endpoint, accepted);
   return accepted;
 }
