@@ -332,17 +332,17 @@ void RequestFlow::Fail(const WorkerId& worker, const absl::Status& status) {
   if (kind == FailureKind::kFinal) return End(status);
   last_failure_ = status;
   const uint32_t attempt = attempt_.number;
+  const bool began = attempt_.prompt_ready;
   DropAttempt();
-  if (kind == FailureKind::kNoRoom && emitted_.empty()) {
+  if (kind == FailureKind::kNoRoom && (emitted_.empty() || !began)) {
     --summary_.attempts;  // a refusal costs nothing
     return WaitForRoom(status);
   }
   SLUICE_LOG(kInfo) << "attempt failed" << Field("request", spec_.context.request) << Field("attempt", attempt)
                     << Field("worker", worker) << Field("tokens", emitted_.size()) << Field("status", status.ToString());
-  if (kind == FailureKind::kSuspect) {
-    env_.directory.RecordFailure(worker);
-    excluded_.push_back(worker);
-  }
+  if (kind == FailureKind::kSuspect) env_.directory.RecordFailure(worker);
+  // A second failure in a row that speaks against nobody may be the pair's: try another worker.
+  if (kind == FailureKind::kSuspect || failures_ > 0) excluded_.push_back(worker);
   ++failures_;
   if (emitted_.empty()) {
     if (summary_.attempts >= env_.retry.attempts_max || !env_.budget.Take()) return End(status);

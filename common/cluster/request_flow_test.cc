@@ -353,6 +353,31 @@ TEST_F(RequestFlowTest, RefusalsForLackOfRoomWaitWithoutCountingAsAttempts) {
   EXPECT_EQ(events_.summary.attempts, 1u);
 }
 
+TEST_F(RequestFlowTest, AMigratingStreamThatFindsNoRoomWaitsToo) {
+  auto flow = Start();
+  Serve(3);
+  client_.next_reserve = absl::ResourceExhaustedError("no pages");
+  client_.decodes.back().events->OnEnd(absl::UnavailableError("killed"), {});
+  world_.RunFor(absl::Seconds(5));
+  EXPECT_FALSE(events_.done) << events_.status;
+  client_.next_reserve = absl::OkStatus();
+  world_.RunFor(absl::Seconds(1));
+  Serve(8);
+  EXPECT_TRUE(events_.status.ok()) << events_.status;
+  EXPECT_EQ(events_.tokens, AllTokens());
+  EXPECT_EQ(events_.summary.migrations, 1u);
+}
+
+TEST_F(RequestFlowTest, ASecondFailureInARowIsTriedOnAnotherWorker) {
+  auto flow = Start();
+  for (int failures = 0; failures < 2; ++failures) {
+    client_.decodes.back().events->OnEnd(absl::AbortedError("lease"), {});
+    world_.RunFor(absl::Seconds(1));
+  }
+  ASSERT_EQ(client_.decodes.size(), 3u);
+  EXPECT_NE(client_.decodes[2].worker, client_.decodes[1].worker);
+}
+
 TEST_F(RequestFlowTest, WaitingForRoomEndsAfterTheQueueWait) {
   client_.next_admit = absl::ResourceExhaustedError("no credit");
   auto flow = Start();

@@ -36,7 +36,8 @@ struct LinkPlan {
   // A fetch whose completion is reported up to `fetch_late_max` after its bytes have landed.
   double fetch_late = 0;
   absl::Duration fetch_late_max = absl::Seconds(1);
-  // The end of a connection is noticed after this time, or never with probability `down_lost`.
+  // The end of a connection is noticed after this time, or, with probability `down_lost`, only when
+  // something is sent on it.
   absl::Duration detect_min = absl::ZeroDuration();
   absl::Duration detect_max = absl::ZeroDuration();
   double down_lost = 0;

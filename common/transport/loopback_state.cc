@@ -183,7 +183,11 @@ void LoopbackState::ScheduleMessage(End receiver, std::shared_ptr<const Loopback
   Side& sender = c.sides[1 - receiver.side];
   const NodeId to = c.sides[receiver.side].node;
   const LinkPlan& plan = PlanOf(sender.node, to);
-  if (c.broken || IsCut(sender.node, to) || Chance(plan.loss)) return;
+  if (c.broken) {  // as retransmissions that nobody answers: whoever sends learns of it in the end
+    return ScheduleDown(End{receiver.connection, 1 - receiver.side},
+                        absl::UnavailableError("the connection had broken"), false, now);
+  }
+  if (IsCut(sender.node, to) || Chance(plan.loss)) return;
   absl::Time at = now + Draw(plan.delay_min, plan.delay_max);
   if (Chance(plan.reorder)) {
     at += Draw(absl::ZeroDuration(), plan.reorder_delay_max);

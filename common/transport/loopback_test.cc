@@ -269,6 +269,34 @@ TEST(Loopback, ALostNoticeLeavesFetchesToClose) {
   EXPECT_EQ(w.at_a.log, (std::vector<std::string>{"fetch failed", "down"}));
 }
 
+TEST(Loopback, WhoMissedTheEndLearnsItBySending) {
+  World w;
+  const EndpointId to = w.ConnectAToB();
+  ASSERT_TRUE(w.a->Send(to, "hello", {}).ok());
+  w.Run();
+  // The news of the close is lost on a cut link.
+  w.network.Cut(w.b->node(), w.a->node());
+  w.b->Close(w.at_b.last_from);
+  w.Run();
+  w.network.Mend(w.b->node(), w.a->node());
+  EXPECT_TRUE(w.at_a.log.empty());
+  ASSERT_TRUE(w.a->Send(to, "anybody?", {}).ok());
+  w.Run();
+  EXPECT_EQ(w.at_a.log, (std::vector<std::string>{"down"}));
+
+  LinkPlan deaf;
+  deaf.down_lost = 1;
+  World broken(deaf);
+  const EndpointId other = broken.ConnectAToB();
+  broken.network.Disconnect(broken.a->node(), broken.b->node());
+  broken.Run();
+  EXPECT_TRUE(broken.at_a.log.empty());
+  broken.network.SetLink(broken.b->node(), broken.a->node(), LinkPlan());
+  ASSERT_TRUE(broken.a->Send(other, "anybody?", {}).ok());
+  broken.Run();
+  EXPECT_EQ(broken.at_a.log, (std::vector<std::string>{"down"}));
+}
+
 TEST(Loopback, ACloggedLinkHoldsAndACutLinkLoses) {
   World w;
   const Region region = w.b->AllocateRegion(4096).value();

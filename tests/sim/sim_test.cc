@@ -26,9 +26,11 @@ std::string Replay(uint64_t seed) { return "replay: sim_test --seed=" + std::to_
 
 TEST(Sim, SeedsHoldTheInvariants) {
   SimCounts all;
+  int failures = 0;
   for (uint64_t seed = flags.first; seed < flags.first + flags.seeds; ++seed) {
     const SimResult result = RunScenario(MakeScenario(seed));
-    ASSERT_EQ(result.violation, "") << Replay(seed);
+    EXPECT_EQ(result.violation, "") << Replay(seed);
+    if (!result.violation.empty() && ++failures >= 10) return;
     all.Add(result.counts);
   }
   fprintf(stderr, "%s\n", all.ToString().c_str());
