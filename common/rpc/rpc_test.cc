@@ -1,6 +1,8 @@
 #include <unistd.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -118,6 +120,23 @@ TEST(ServiceState, AdmitsUntilTheDrainAndWaitsForTheRest) {
   state.SetReady(true);
   EXPECT_FALSE(state.ready());
   EXPECT_EQ(changes, (std::vector<bool>{true, false}));
+}
+
+TEST(ServiceState, NobodyGoesOnBeforeTheDrainIsTold) {
+  // Who waits for the drain destroys what the callback uses.
+  for (int round = 0; round < 100; ++round) {
+    ServiceState state;
+    std::atomic<bool> told = false;
+    state.OnReadyChanged([&](bool ready) {
+      for (int i = 0; i < 20 && !ready; ++i) std::this_thread::yield();
+      told = !ready;
+    });
+    state.SetReady(true);
+    std::thread signal([&] { state.BeginDrain(); });
+    state.WaitForDrain();
+    EXPECT_TRUE(told) << "round " << round;
+    signal.join();
+  }
 }
 
 }  // namespace

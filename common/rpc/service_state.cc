@@ -21,6 +21,7 @@ InFlight::~InFlight() {
 }
 
 void ServiceState::SetReady(bool ready) {
+  MutexLock announce(announce_);
   bool now = false;
   {
     MutexLock lock(mutex_);
@@ -56,15 +57,19 @@ void ServiceState::End() {
 }
 
 bool ServiceState::BeginDrain() {
+  MutexLock announce(announce_);
   bool was_ready = false;
   {
     MutexLock lock(mutex_);
     if (draining_) return false;
     draining_ = true;
     was_ready = ready_;
-    changed_cv_.NotifyAll();
   }
   if (was_ready && changed_) changed_(false);
+  // Only now: who waits for the drain goes on to destroy what the callback uses.
+  MutexLock lock(mutex_);
+  drain_announced_ = true;
+  changed_cv_.NotifyAll();
   return true;
 }
 
@@ -84,7 +89,7 @@ bool ServiceState::WaitIdle(absl::Duration timeout) {
 
 void ServiceState::WaitForDrain() {
   MutexLock lock(mutex_);
-  while (!draining_) changed_cv_.Wait(mutex_);
+  while (!drain_announced_) changed_cv_.Wait(mutex_);
 }
 
 }  // namespace sluice::rpc

@@ -36,29 +36,32 @@ class ServiceState {
   void SetReady(bool ready);
   bool ready() const;
 
-  // Called after every change of ready(), on the thread that caused it. Set before the state is shared.
+  // Called after every change of ready(), in order, on the thread that caused it; must not cause another. Set before the state
+  // is shared.
   void OnReadyChanged(absl::AnyInvocable<void(bool ready)> changed) { changed_ = std::move(changed); }
 
   // Empty while draining. Not ready is no reason to refuse: readiness is advice for those who choose.
   std::optional<InFlight> Admit();
   uint32_t in_flight() const;
 
-  // Stops admission. Returns false if that had begun before.
+  // Stops admission. Returns false if that had begun before. What OnReadyChanged set has returned by then, either way.
   bool BeginDrain();
   bool draining() const;
   // Waits until nothing is in flight, at most `timeout`. Returns whether that was reached.
   bool WaitIdle(absl::Duration timeout);
-  // Waits until BeginDrain was called.
+  // Waits until BeginDrain was called and has told.
   void WaitForDrain();
 
  private:
   friend class InFlight;
   void End();
 
+  Mutex announce_;  // held while a change is made and told; taken before mutex_
   mutable Mutex mutex_;
   CondVar changed_cv_;
   bool ready_ SLUICE_GUARDED_BY(mutex_) = false;
   bool draining_ SLUICE_GUARDED_BY(mutex_) = false;
+  bool drain_announced_ SLUICE_GUARDED_BY(mutex_) = false;
   uint32_t in_flight_ SLUICE_GUARDED_BY(mutex_) = 0;
   absl::AnyInvocable<void(bool)> changed_;
 };
