@@ -41,7 +41,7 @@ class Maker {
     ProcessOptions& p = s_.process;
     p.model.layout.page_tokens = Chance(0.5) ? 16 : 32;
     p.model.eos_one_in = Chance(0.5) ? 64 : 0;
-    p.pages = Range(9, 24);
+    p.pages = Chance(0.7) ? Range(9, 24) : Range(25, 60);
     p.step_cost = Time(absl::Milliseconds(1), absl::Milliseconds(8));
     p.token_cost = Time(absl::Microseconds(20), absl::Milliseconds(1));
     p.worker.engine.step_tokens_max = static_cast<uint32_t>(Range(12, 64));
@@ -102,13 +102,13 @@ class Maker {
   void MakeRequests(uint64_t count) {
     const uint32_t page = s_.process.model.layout.page_tokens;
     // Two to three requests of the longest kind fill a pool.
-    const uint64_t tokens_max = s_.process.pages * page * 2 / 5;
-    std::vector<std::vector<request::TokenId>> prefixes(3);
-    for (auto& prefix : prefixes) prefix = Tokens(Range(1, tokens_max / 2));
+    const uint64_t tokens_max = std::min<uint64_t>(s_.process.pages * page * 2 / 5, 320);
+    std::vector<std::vector<request::TokenId>> prefixes(Range(1, 3));
+    for (auto& prefix : prefixes) prefix = Tokens(Range(page / 2, std::max<uint64_t>(page, tokens_max * 2 / 3)));
     for (uint64_t i = 0; i < count; ++i) {
       SimRequest r;
       r.arrival = Time(absl::ZeroDuration(), s_.faults_end * 0.8);
-      if (Chance(0.5)) r.prompt = prefixes[random_.Below(prefixes.size())];
+      if (Chance(0.7)) r.prompt = prefixes[random_.Below(prefixes.size())];
       const auto rest = Tokens(Range(1, tokens_max - r.prompt.size() - 8));
       if (r.prompt.empty() || Chance(0.9)) r.prompt.insert(r.prompt.end(), rest.begin(), rest.end());
       r.sampling.max_tokens =
