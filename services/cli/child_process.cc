@@ -77,6 +77,14 @@ bool HasExited(pid_t pid) {
   return reaped < 0 && kill(pid, 0) != 0 && errno == ESRCH;
 }
 
+// Ctrl-C or SIGTERM came while they were blocked.
+bool Interrupted() {
+  sigset_t pending;
+  sigemptyset(&pending);
+  sigpending(&pending);
+  return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
+}
+
 int MillisecondsUntil(absl::Time deadline, const Clock& clock) {
   return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(deadline - clock.Now()), 0, 100));
 }
@@ -168,6 +176,7 @@ absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>
       }
     }
     if (infos.size() == children.size()) return infos;
+    if (Interrupted()) return absl::CancelledError("interrupted");
     // Wakes when a ready file appears, and now and then to see whether a child has died.
     pollfd events{watch.get(), POLLIN, 0};
     poll(&events, 1, MillisecondsUntil(deadline, clock));
@@ -175,6 +184,12 @@ absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>
     while (read(watch.get(), drain, sizeof(drain)) > 0) {
     }
   }
+}
+
+bool IsService(pid_t pid) {
+  std::error_code error;
+  const std::string name = std::filesystem::read_symlink(absl::StrCat("/proc/", pid, "/exe"), error).filename().string();
+  return !error && absl::StartsWith(name, "sluice-");
 }
 
 bool StopProcesses(const std::vector<pid_t>& pids, const Clock& clock, absl::Duration grace) {
@@ -219,6 +234,7 @@ absl::Status WaitHttpReady(const std::string& url, const Clock& clock, absl::Dur
     if (clock.Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(url, " is not ready after ", absl::FormatDuration(timeout), ": ", body));
     }
+    if (Interrupted()) return absl::CancelledError("interrupted");
     poll(nullptr, 0, static_cast<int>(absl::ToInt64Milliseconds(kPollStep)));
   }
 }

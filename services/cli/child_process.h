@@ -38,9 +38,12 @@ absl::StatusOr<ChildProcess> StartChild(const std::string& folder, const std::st
                                         std::vector<std::string> arguments, bool die_with_parent);
 
 // Waits for the ready files of all children. Errors: UNAVAILABLE with the end of its log when one has exited;
-// DEADLINE_EXCEEDED.
+// DEADLINE_EXCEEDED; CANCELLED when a blocked SIGINT or SIGTERM is pending.
 absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>& children, const std::string& folder,
                                                  const Clock& clock, absl::Duration timeout);
+
+// Whether a process with this pid runs and its program is called sluice-something. A pid of an old file may be anybody's.
+bool IsService(pid_t pid);
 
 // SIGTERM, then SIGKILL after `grace`. Returns false if a process had to be killed. Children are reaped; other pids are polled.
 bool StopProcesses(const std::vector<pid_t>& pids, const Clock& clock, absl::Duration grace);
@@ -48,7 +51,7 @@ bool StopProcesses(const std::vector<pid_t>& pids, const Clock& clock, absl::Dur
 // Last lines of a file, for error messages.
 std::string TailOf(const std::string& path, size_t bytes = 2000);
 
-// Waits until GET `url`/ready answers 200. Errors: DEADLINE_EXCEEDED with the last body.
+// Waits until GET `url`/ready answers 200. Errors: DEADLINE_EXCEEDED with the last body; CANCELLED as above.
 absl::Status WaitHttpReady(const std::string& url, const Clock& clock, absl::Duration timeout);
 
 }  // namespace sluice::cli

@@ -5,8 +5,10 @@
 #include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status_macros.h"
@@ -77,6 +79,10 @@ class Cluster {
     StopProcesses(rest, clock_, kStopGrace);
     children_.clear();
   }
+  void RemoveFolder() const {
+    std::error_code error;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
+  }
   void Release() {
     routers_.clear();
     workers_.clear();
@@ -97,7 +103,8 @@ class Cluster {
       (is_prefill ? prefill : decode).push_back(json::value(workers_[i].metrics));
       (is_prefill ? prefill_pids : decode_pids).push_back(workers_[i].pid);
     }
-    return {{"http", routers_[0].http},
+    return {{"folder", folder_},
+            {"http", routers_[0].http},
             {"grpc", absl::StrCat("grpc://", routers_[0].grpc)},
             {"routers", std::move(routers)},
             {"metrics",
@@ -214,7 +221,12 @@ absl::Status Up(const UpFlags& flags) {
 
   SystemClock clock;
   Cluster cluster(flags, clock);
-  SLUICE_RETURN_IF_ERROR(cluster.Start());
+  if (const absl::Status started = cluster.Start(); !started.ok()) {
+    cluster.Stop();
+    // The logs say why a start failed; nobody needs those of one that was interrupted.
+    if (absl::IsCancelled(started)) cluster.RemoveFolder();
+    return started;
+  }
   const boost::json::object endpoints = cluster.Endpoints();
   if (!flags.endpoints.empty()) SLUICE_RETURN_IF_ERROR(WriteFile(flags.endpoints, boost::json::serialize(endpoints)));
   PrintLine(boost::json::serialize(endpoints));
@@ -227,13 +239,16 @@ absl::Status Up(const UpFlags& flags) {
   int received = 0;
   sigwait(&signals, &received);
   cluster.Stop();
-  std::error_code error;
-  std::filesystem::remove_all(cluster.folder(), error);
+  cluster.RemoveFolder();
   return absl::OkStatus();
 }
 
+// Only of services that still run: the file may be old, and its pids those of others by now.
 void AddPids(const boost::json::value& value, std::vector<pid_t>* pids) {
-  if (value.is_int64()) pids->push_back(static_cast<pid_t>(value.get_int64()));
+  if (value.is_int64() && value.get_int64() > 1 && value.get_int64() <= std::numeric_limits<pid_t>::max()) {
+    const auto pid = static_cast<pid_t>(value.get_int64());
+    if (IsService(pid)) pids->push_back(pid);
+  }
   if (value.is_array()) {
     for (const boost::json::value& entry : value.get_array()) AddPids(entry, pids);
   }
@@ -252,6 +267,12 @@ absl::Status Down(const std::string& path) {
     std::vector<pid_t> pids;
     if (const boost::json::value* value = root.at("pids").get_object().if_contains(role)) AddPids(*value, &pids);
     clean = StopProcesses(pids, clock, kStopGrace) && clean;
+  }
+  // Logs and the secret; only a folder that sluice up made.
+  if (const boost::json::value* folder = root.get_object().if_contains("folder"); folder != nullptr && folder->is_string()) {
+    const std::filesystem::path made(folder->get_string().c_str());
+    std::error_code ignored;
+    if (absl::StartsWith(made.filename().string(), "sluice-up-")) std::filesystem::remove_all(made, ignored);
   }
   return clean ? absl::OkStatus() : absl::DeadlineExceededError("a process did not stop in time and was killed");
 }

@@ -23,6 +23,14 @@ def start(binary, *settings):
     return result.returncode, result.stderr
 
 
+def command_line(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            return file.read()
+    except OSError:  # it has just ended
+        return ""
+
+
 class ServiceTest(unittest.TestCase):
     def test_a_port_in_use_names_its_holder(self):
         with socket.socket() as holder:
@@ -94,6 +102,36 @@ class ServiceTest(unittest.TestCase):
             os.kill(router, signal.SIGTERM)
             reader.join(60)
             self.assertEqual(len(tokens), 300)
+
+    def test_an_interrupted_start_leaves_nothing_behind(self):
+        for flags in ([], ["--detach"]):
+            with self.subTest(flags=flags), tempfile.TemporaryDirectory() as folder:
+                up = subprocess.Popen([os.path.join(harness.ARGS.bin, "sluice"), "up", "--demo", "--kv-pool-mib", "16", *flags],
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                      env={**os.environ, "TMPDIR": folder})
+                harness.wait_until(lambda: os.listdir(folder), "the start has begun")
+                up.send_signal(signal.SIGINT)
+                _, text = up.communicate(timeout=60)
+                self.assertEqual(up.returncode, 1, text)
+                self.assertEqual(os.listdir(folder), [])
+                self.assertFalse([p for p in os.listdir("/proc") if p.isdigit() and folder in command_line(p)])
+
+    def test_down_removes_its_folder_and_spares_strangers(self):
+        with tempfile.TemporaryDirectory() as folder, subprocess.Popen(["sleep", "60"]) as stranger:
+            old = os.path.join(folder, "old.json")
+            made = os.path.join(folder, "sluice-up-abc")
+            os.mkdir(made)
+            with open(old, "w") as file:
+                json.dump({"folder": made, "pids": {"router": [stranger.pid], "decode": [-1, 1, 2**40]}}, file)
+            for _ in range(2):
+                harness.run_sluice("down", "--endpoints", old)
+            self.assertIsNone(stranger.poll())
+            self.assertFalse(os.path.exists(made))
+            with open(old, "w") as file:
+                json.dump({"folder": folder, "pids": {}}, file)
+            harness.run_sluice("down", "--endpoints", old)
+            self.assertTrue(os.path.exists(folder))
+            stranger.kill()
 
 
 if __name__ == "__main__":
