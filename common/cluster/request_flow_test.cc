@@ -267,6 +267,26 @@ TEST_F(RequestFlowTest, APrefillFailureBeforeTheFirstTokenIsRetriedElsewhere) {
   ExpectNothingHeld();
 }
 
+TEST_F(RequestFlowTest, EverythingThatADeadWorkerHeldIsRetried) {
+  constexpr size_t kFlows = 100;
+  std::vector<RecordingEvents> events(kFlows);
+  std::vector<std::shared_ptr<RequestFlow>> flows;
+  for (RecordingEvents& each : events) {
+    FlowSpec spec;
+    spec.context.deadline = absl::InfiniteFuture();
+    spec.prompt = {1, 2, 3};
+    spec.sampling.max_tokens = 8;
+    flows.push_back(RequestFlow::Create(env_, std::move(spec), each));
+    flows.back()->Start();
+  }
+  world_.RunFor(absl::ZeroDuration());
+  ASSERT_EQ(client_.prefills.size(), kFlows);
+  for (size_t i = 0; i < kFlows; ++i) client_.prefills[i].events->OnEnd(absl::UnavailableError("connection reset"), {}, 0);
+  world_.RunFor(absl::Seconds(1));
+  for (const RecordingEvents& each : events) EXPECT_FALSE(each.done) << each.status;
+  EXPECT_EQ(client_.prefills.size(), 2 * kFlows);
+}
+
 TEST_F(RequestFlowTest, AStreamContinuesOnAnotherDecodeWorkerAtItsNextPosition) {
   auto flow = Start();
   Serve(4);

@@ -17,9 +17,10 @@ struct RetryOptions {
   absl::Duration backoff_max = absl::Seconds(1);
   // Longest wait for a worker with room.
   absl::Duration queue_wait_max = absl::Seconds(30);
-  // Retries may be this share of requests, over a reserve of budget_burst.
+  // Retries may be this share of requests, over a reserve of budget_burst. The reserve covers what a worker that dies holds before
+  // the first token: all of it fails at once, and is worth another try.
   double budget_ratio = 0.1;
-  double budget_burst = 10;
+  double budget_burst = 256;
 };
 
 enum class FailureKind {
