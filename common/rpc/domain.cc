@@ -92,70 +92,11 @@ request::SampledToken ToToken(const v1::SampledToken& token) {
   return result;
 }
 
-v1::SampledToken ToProto(const request::SampledToken& token) {
-  v1::SampledToken message;
-  message.set_token(static_cast<uint32_t>(token.token));
-  message.set_logprob(token.logprob);
-  for (const request::TokenLogprob& top : token.top) {
-    v1::TokenLogprob* entry = message.add_top();
-    entry->set_token(static_cast<uint32_t>(top.token));
-    entry->set_logprob(top.logprob);
-  }
-  return message;
-}
-
 absl::StatusOr<request::FinishReason> ParseFinishReason(absl::string_view name) {
   for (auto reason : {request::FinishReason::kNone, request::FinishReason::kStop, request::FinishReason::kLength}) {
     if (request::FinishReasonName(reason) == name) return reason;
   }
   return absl::InvalidArgumentError(absl::StrCat("unknown finish reason '", name, "'"));
-}
-
-absl::StatusOr<kv::PageLayout> ToLayout(const v1::PageLayout& message) {
-  kv::LayoutSpec spec;
-  spec.version = message.version();
-  SLUICE_ASSIGN_OR_RETURN(spec.format, kv::ParseKvFormat(message.format()));
-  spec.page_tokens = message.page_tokens();
-  spec.layers = message.layers();
-  spec.kv_heads = message.kv_heads();
-  spec.head_dim = message.head_dim();
-  if (message.rope_order() != "half_split" && message.rope_order() != "interleaved") {
-    return absl::InvalidArgumentError(absl::StrCat("page layout: unknown rope order '", message.rope_order(), "'"));
-  }
-  spec.rope_order = message.rope_order() == "half_split" ? kv::RopeOrder::kHalfSplit : kv::RopeOrder::kInterleaved;
-  spec.sink_rows = message.sink_rows();
-  spec.centre_digest = message.centre_digest();
-  spec.shard.rank = message.shard().rank();
-  spec.shard.count = message.shard().count();
-  spec.shard.kind = message.shard().kind() == v1::Shard::KIND_REPLICATED ? kv::Shard::Kind::kReplicated
-                                                                         : kv::Shard::Kind::kHeads;
-  SLUICE_ASSIGN_OR_RETURN(const kv::PageLayout layout, kv::PageLayout::Make(spec));
-  if (layout.page_bytes() != message.page_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat("page layout ", layout.Describe(), ": the peer counts ",
-                                                   message.page_bytes(), " bytes a page"));
-  }
-  return layout;
-}
-
-v1::PageLayout ToProto(const kv::PageLayout& layout) {
-  const kv::LayoutSpec& spec = layout.spec();
-  v1::PageLayout message;
-  message.set_version(spec.version);
-  const absl::string_view format = kv::KvFormatName(spec.format);
-  message.set_format(format.data(), format.size());
-  message.set_page_tokens(spec.page_tokens);
-  message.set_layers(spec.layers);
-  message.set_kv_heads(spec.kv_heads);
-  message.set_head_dim(spec.head_dim);
-  message.set_rope_order(spec.rope_order == kv::RopeOrder::kHalfSplit ? "half_split" : "interleaved");
-  message.set_sink_rows(spec.sink_rows);
-  message.set_centre_digest(spec.centre_digest);
-  message.mutable_shard()->set_rank(spec.shard.rank);
-  message.mutable_shard()->set_count(spec.shard.count);
-  message.mutable_shard()->set_kind(spec.shard.kind == kv::Shard::Kind::kReplicated ? v1::Shard::KIND_REPLICATED
-                                                                                    : v1::Shard::KIND_HEADS);
-  message.set_page_bytes(layout.page_bytes());
-  return message;
 }
 
 cluster::LoadReport ToLoad(const v1::WorkerLoad& load) {
@@ -212,7 +153,7 @@ absl::StatusOr<cluster::WorkerDescription> ToDescription(const v1::WorkerInfo& i
     case v1::BOTH: description.role = cluster::Role::kBoth; break;
     default: return absl::InvalidArgumentError(absl::StrCat("worker '", info.worker_id(), "' has no role"));
   }
-  SLUICE_ASSIGN_OR_RETURN(const kv::PageLayout layout, ToLayout(info.layout()));
+  SLUICE_ASSIGN_OR_RETURN(const kv::PageLayout layout, FromProto(info.layout()));
   SLUICE_ASSIGN_OR_RETURN(description.model_digest, ParseId128(info.model_digest(), "model_digest"));
   SLUICE_ASSIGN_OR_RETURN(description.numerics_id, ParseId128(info.numerics_id(), "numerics_id"));
   description.id = WorkerId(info.worker_id());

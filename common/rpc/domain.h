@@ -11,6 +11,7 @@
 #include "cluster/block_index.h"
 #include "cluster/directory.h"
 #include "google/protobuf/repeated_field.h"
+#include "handoff/move.h"
 #include "handoff/worker.h"
 #include "kv/page_layout.h"
 #include "kv/prefix_index.h"
@@ -33,13 +34,13 @@ void AddTokens(const std::vector<request::TokenId>& tokens, google::protobuf::Re
 request::SamplingParams ToParams(const v1::SamplingSpec& spec);
 v1::SamplingSpec ToProto(const request::SamplingParams& params);
 
+// Sampled tokens and page layouts travel between workers too: those conversions are handoff's.
+using handoff::FromProto;
+using handoff::ToProto;
 request::SampledToken ToToken(const v1::SampledToken& token);
-v1::SampledToken ToProto(const request::SampledToken& token);
 // "" , "stop" and "length"; anything else is INVALID_ARGUMENT.
 absl::StatusOr<request::FinishReason> ParseFinishReason(absl::string_view name);
 
-absl::StatusOr<kv::PageLayout> ToLayout(const v1::PageLayout& message);
-v1::PageLayout ToProto(const kv::PageLayout& layout);
 
 cluster::LoadReport ToLoad(const v1::WorkerLoad& load);
 v1::WorkerLoad ToProto(const handoff::WorkerLoad& load);

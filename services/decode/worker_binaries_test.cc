@@ -119,7 +119,7 @@ class BinariesTest : public ::testing::Test {
     request.set_max_tokens(16);
     request.set_holder_incarnation(holder.incarnation());
     request.set_holder_layout_hash(holder.layout_hash());
-    request.set_holder_layout(rpc::ToLayout(holder.layout())->Describe());
+    request.set_holder_layout(rpc::FromProto(holder.layout())->Describe());
     request.set_holder_numerics_id(holder.numerics_id());
     v1::ReserveReply reply;
     grpc::ClientContext context;
