@@ -55,6 +55,7 @@ class Maker {
     p.worker.lease = Time(absl::Milliseconds(300), absl::Seconds(2));
     p.worker.credits_max = static_cast<uint32_t>(Range(1, 5));
     p.worker.credit_lease = Time(absl::Milliseconds(100), absl::Seconds(2));
+    if (!s_.calm && Chance(0.2)) p.point_failure = 0.03 * random_.Unit();
     p.worker.transfers_max = Range(4, 32);
     p.worker.calls_max = Range(8, 64);
   }
@@ -211,6 +212,7 @@ Scenario MakeGuardScenario(handoff::Guard guard, uint64_t seed) {
   maker.MakeCluster();
   s.roles = {cluster::Role::kPrefill, cluster::Role::kDecode};
   handoff::WorkerOptions& worker = s.process.worker;
+  s.process.point_failure = 0;
   worker.digests = handoff::DigestMode::kOff;
   worker.drift_margin = 0;  // one clock
   worker.lease = absl::Milliseconds(400);

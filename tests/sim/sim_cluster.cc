@@ -12,8 +12,8 @@ namespace {
 
 constexpr absl::Duration kHeartbeat = absl::Milliseconds(400);
 constexpr size_t kProbes = 3;
-// A holder keeps pages for a minute after a commit that its taker never answers; nothing else may take longer.
-constexpr absl::Duration kDrainMax = absl::Seconds(90);
+// A few of the longest leases.
+constexpr absl::Duration kDrainMax = absl::Seconds(8);
 
 class SimCluster {
  public:
@@ -247,6 +247,7 @@ class SimCluster {
       if (slots_[i].process == nullptr) StartProcess(i);
       slots_[i].whole = slots_[i].engine = slots_[i].move = 0;
       slots_[i].process->set_slowdown(1);
+      slots_[i].process->DisarmPoints();
       ApplyPauses(i);
       net_.Mend(i, Toward::kWorker);
       net_.Mend(i, Toward::kRouter);
@@ -326,9 +327,11 @@ class SimCluster {
   // Everything that was held for requests is given back.
   void Drain() {
     std::string held;
-    const absl::Time until = world_.Now() + kDrainMax;
+    const absl::Time from = world_.Now();
+    const absl::Time until = from + kDrainMax;
     while (violation_.empty() && world_.Now() < until) {
-      RunTo(world_.Now() + absl::Seconds(1), [] { return false; });
+      RunTo(world_.Now() + absl::Milliseconds(500), [] { return false; });
+      counts_.drain_max = world_.Now() - from;
       held = router_.CheckIdle();
       for (size_t i = 0; i < slots_.size() && held.empty(); ++i) {
         const std::string problem = slots_[i].process->CheckIdle();
@@ -356,6 +359,7 @@ class SimCluster {
     counts_.stale_messages += moves.stale_messages;
     counts_.duplicate_messages += moves.duplicate_messages;
     counts_.evictions += process.index().stats().evictions;
+    for (const char* point : kFaultPoints) counts_.points[point] += process.points().HitCount(point);
   }
   SimResult Result() {
     uint64_t hash = world_.log_hash();
@@ -415,7 +419,9 @@ void SimCounts::Add(const SimCounts& other) {
   quarantines += other.quarantines;
   evictions += other.evictions;
   preempted += other.preempted;
+  drain_max = std::max(drain_max, other.drain_max);
   for (const auto& [name, count] : other.errors) errors[name] += count;
+  for (const auto& [name, count] : other.points) points[name] += count;
 }
 
 std::string SimCounts::ToString() const {
@@ -424,7 +430,8 @@ std::string SimCounts::ToString() const {
   absl::StrAppend(&out, retries, " retries, ", migrations, " migrations, ", preempted, " recomputed, ", crashes,
                   " crashes, ", transfers, " transfers, ", transfers_failed, " failed, ");
   absl::StrAppend(&out, lease_expiries, " leases expired, ", stale_messages, " stale and ", duplicate_messages,
-                  " duplicate messages, ", evictions, " evictions, quarantine after ", quarantines, " events");
+                  " duplicate messages, ", evictions, " evictions, quarantine after ", quarantines, " events, drained in ",
+                  absl::FormatDuration(drain_max));
   for (const auto& [name, count] : errors) absl::StrAppend(&out, ", ", count, " ", name);
   return out;
 }

@@ -34,7 +34,9 @@ struct SimCounts {
   uint64_t quarantines = 0;  // events after which a page was in quarantine
   uint64_t evictions = 0;
   uint64_t preempted = 0;  // requests with recomputed tokens
+  absl::Duration drain_max;  // from the last request's end until nothing was held
   std::map<std::string, uint64_t> errors;
+  std::map<std::string, uint64_t> points;  // how often each fault point was reached
   void Add(const SimCounts& other);
   std::string ToString() const;
 };

@@ -40,9 +40,16 @@ SimProcess::SimProcess(testing::SimWorld& world, transport::LoopbackNetwork& net
   description_.context_tokens = static_cast<uint32_t>(info.context_tokens);
   description_.vocabulary = static_cast<uint32_t>(info.vocabulary);
 
+  for (const char* point : kFaultPoints) {
+    if (options.point_failure <= 0) break;
+    points_.Arm(point, [this, point]() -> absl::Status {
+      if (random_.Unit() >= options_.point_failure) return absl::OkStatus();
+      return absl::UnavailableError(absl::StrCat("fault point ", point));
+    });
+  }
   worker_ = handoff::Worker::Create(
       options.worker, {*model_, *pool_, *index_, *transport_, region.remote_key, engine_loop_, move_loop_, random_,
-                       description_.incarnation, nullptr, [this](uint32_t tokens) {
+                       description_.incarnation, &points_, [this](uint32_t tokens) {
                          return (options_.step_cost + options_.token_cost * tokens) * slowdown_;
                        }});
 }
@@ -59,6 +66,10 @@ void SimProcess::SetPaused(bool whole, bool engine, bool move) {
   set(rpc_loop_, whole);
   set(engine_loop_, whole || engine);
   set(move_loop_, whole || move);
+}
+
+void SimProcess::DisarmPoints() {
+  for (const char* point : kFaultPoints) points_.Disarm(point);
 }
 
 bool SimProcess::WantsPoll() const { return !poll_posted_ && !transport_->PrepareSleep(); }

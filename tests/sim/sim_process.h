@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "base/fault.h"
 #include "base/ids.h"
 #include "base/random.h"
 #include "cluster/directory.h"
@@ -18,6 +19,13 @@
 
 namespace sluice::sim {
 
+// The named fault points of a worker's libraries.
+inline constexpr const char* kFaultPoints[] = {
+    "engine.before_forward", "engine.after_forward",   "handoff.grant",        "handoff.open",
+    "handoff.offer_sent",    "handoff.offer_received", "handoff.fetch_started", "handoff.fetch_done",
+    "handoff.commit_sent",   "handoff.commit_received", "handoff.landed",       "handoff.released",
+    "worker.prefill_started", "worker.first_token",    "worker.decode_started", "worker.token"};
+
 struct ProcessOptions {
   handoff::WorkerOptions worker;
   engine::ToyModelOptions model;
@@ -25,6 +33,8 @@ struct ProcessOptions {
   // A step takes this long, and so much more per token.
   absl::Duration step_cost = absl::Milliseconds(4);
   absl::Duration token_cost = absl::Microseconds(200);
+  // Probability that a fault point fails when it is reached, while faults last.
+  double point_failure = 0;
 };
 
 class SimProcess {
@@ -41,11 +51,13 @@ class SimProcess {
   void PostPoll();
   bool WantsPoll() const;
   void set_slowdown(double factor) { slowdown_ = factor; }
+  void DisarmPoints();
 
   handoff::Worker& worker() { return *worker_; }
   const kv::PagePool& pool() const { return *pool_; }
   kv::PrefixIndex& index() { return *index_; }
   const engine::ModelInfo& model_info() const { return model_->info(); }
+  const FaultInjector& points() const { return points_; }
   transport::NodeId node() const { return transport_->node(); }
   testing::SimLoop& engine_loop() { return engine_loop_; }
   testing::SimLoop& move_loop() { return move_loop_; }
@@ -67,6 +79,7 @@ class SimProcess {
   testing::SimLoop& rpc_loop_;
   transport::LoopbackNetwork& network_;
   SeededRandom random_;
+  FaultInjector points_;
   double slowdown_ = 1;
   bool poll_posted_ = false;
   cluster::WorkerDescription description_;

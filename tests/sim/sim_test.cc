@@ -50,6 +50,9 @@ TEST(Sim, SeedsHoldTheInvariants) {
   EXPECT_GT(all.quarantines, flags.seeds / 4);
   EXPECT_GT(all.evictions, flags.seeds / 4);
   EXPECT_GT(all.preempted, flags.seeds / 4);
+#ifdef SLUICE_FAULTS_ENABLED
+  for (const auto& [point, reached] : all.points) EXPECT_GT(reached, flags.seeds / 4) << point;
+#endif
 }
 
 TEST(Sim, SeedsThatFailedOnceStayGood) {
