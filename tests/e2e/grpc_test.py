@@ -62,15 +62,19 @@ class GrpcTest(unittest.TestCase):
         self.assertEqual(first, 12)
         self.assertEqual(tokens, whole.tokens[0][12:])
 
+    def computed_tokens(self):
+        """Prompt tokens computed by the prefill workers so far; they count when a call has ended."""
+        harness.wait_until(lambda: self.cluster.metric_sum("prefill", "sluice_requests_in_flight") == 0, "prefill is idle")
+        return self.cluster.metric_sum("prefill", "sluice_worker_prompt_tokens_total", 'source="computed"')
+
     def test_the_second_turn_finds_the_first_one_cached(self):
         prompt = "turn one of a chat that is long enough for several pages. " * 4
         first = self.client.complete(text=prompt, max_tokens=4, ignore_eos=True)
         self.assertEqual(first.usage.cached_tokens, 0)
-        before = self.cluster.metric_sum("prefill", "sluice_worker_prompt_tokens_total", 'source="computed"')
+        before = self.computed_tokens()
         second = self.client.complete(text=prompt + "turn two", max_tokens=4, ignore_eos=True)
         self.assertGreater(second.usage.cached_tokens, len(prompt) - 64)
-        computed = self.cluster.metric_sum("prefill", "sluice_worker_prompt_tokens_total", 'source="computed"') - before
-        self.assertEqual(computed, second.usage.prompt_tokens - second.usage.cached_tokens)
+        self.assertEqual(self.computed_tokens() - before, second.usage.prompt_tokens - second.usage.cached_tokens)
 
     def test_cancelling_frees_everything(self):
         stream = self.client.generate(text="cancel me", max_tokens=4000, ignore_eos=True)

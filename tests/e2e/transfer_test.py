@@ -16,6 +16,8 @@ class TransferTest(unittest.TestCase):
                     done = cluster.client.complete(text=prompt, temperature=temperature, seed=5, max_tokens=24, ignore_eos=True)
                     self.assertEqual(done.usage.recomputed_tokens, 0)
                     results.append(done.tokens[0])
+            harness.wait_until(lambda: all(cluster.metric_sum(role, "sluice_requests_in_flight") == 0
+                                           for role in ("prefill", "decode")), "the workers are idle")
             sent = cluster.metric_sum("prefill", "sluice_kv_transfer_bytes_total", 'side="send"')
             received = cluster.metric_sum("decode", "sluice_kv_transfer_bytes_total", 'side="receive"')
             sent_pieces = cluster.metric_sum("prefill", "sluice_kv_transfer_pieces_total", 'side="send"')
