@@ -96,7 +96,8 @@ void RequestFlow::Finish(const absl::Status& status) { End(status); }
 void RequestFlow::OnWorkerLost(const WorkerId& worker) {
   if (IsTerminal(phase_) || attempt_.number == 0) return;
   // The prefill worker is of no more use once the pages are verified and its token is here.
-  const bool prefill_matters = attempt_.prefill_call.has_value() && (!attempt_.prompt_ready || emitted_.empty());
+  const bool prefill_busy = phase_ < Phase::kPrefilling || attempt_.prefill_call.has_value();  // before: its credit is awaited
+  const bool prefill_matters = prefill_busy && (!attempt_.prompt_ready || emitted_.empty());
   if (attempt_.decision.decode == worker || (attempt_.decision.prefill == worker && prefill_matters)) {
     Fail(worker, absl::UnavailableError(absl::StrCat("worker ", worker.value(), " is gone")));
   }

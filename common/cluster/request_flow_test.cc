@@ -341,6 +341,22 @@ TEST_F(RequestFlowTest, AWorkerLostAfterItsStreamFailedFailsNothingElse) {
   ExpectNothingHeld();
 }
 
+TEST_F(RequestFlowTest, APrefillWorkerLostBeforeItGaveACreditIsNotWaitedFor) {
+  client_.hold_admits = true;
+  auto flow = Start();
+  ASSERT_EQ(client_.admits.size(), 1u);
+  flow->OnWorkerLost(client_.admits[0]);
+  client_.hold_admits = false;
+  world_.RunFor(absl::Seconds(1));
+  ASSERT_EQ(client_.admits.size(), 2u);
+  EXPECT_NE(client_.admits[1], client_.admits[0]);
+  Serve(8);
+  EXPECT_EQ(events_.tokens, AllTokens());
+  client_.held_admits[0]();  // the answer of the first, late
+  world_.RunFor(absl::Seconds(1));
+  EXPECT_TRUE(client_.credits.empty());
+}
+
 TEST_F(RequestFlowTest, ACreditOfAFailedAttemptGoesBack) {
   client_.hold_admits = true;
   auto flow = Start();
