@@ -1,5 +1,6 @@
 #include "model/model_files.h"
 
+#include <filesystem>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -341,6 +342,9 @@ absl::StatusOr<ModelConfig> ReadModelConfig(absl::string_view path) {
   return ReadGgufConfig(file, path);
 }
 
-bool IsGgufPath(absl::string_view path) { return absl::EndsWithIgnoreCase(path, ".gguf"); }
+bool IsGgufPath(absl::string_view path) {
+  std::error_code error;
+  return absl::EndsWithIgnoreCase(path, ".gguf") || std::filesystem::is_regular_file(std::string(path), error);
+}
 
 }  // namespace sluice::model

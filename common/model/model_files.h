@@ -89,7 +89,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(absl::string_view path);
 // The format of a GGUF block type: the reader admits only types that have one.
 kernels::WeightFormat WeightFormatOf(formats::GgmlType type);
 
-// Whether `path` is read as a GGUF file (its name ends in .gguf) rather than as a folder.
+// Whether `path` is read as a GGUF file (it is a file, or its name ends in .gguf) rather than as a folder.
 bool IsGgufPath(absl::string_view path);
 
 }  // namespace sluice::model

@@ -195,6 +195,13 @@ TEST_F(BrokenModel, TokenizerFilesAreReadWithoutTensors) {
               HasSubstr("tokenizer_config.json"));
 }
 
+TEST_F(BrokenModel, AFileOfAnyNameIsReadAsGguf) {
+  const std::string path = folder_ + "/weights.bin";
+  std::ofstream(path) << "GGML, rather";
+  const auto config = ReadModelConfig(path);
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr("does not start with \"GGUF\""));
+}
+
 TEST(TokenizerInputs, GgufWithoutATokenizerHasNone) {
   const auto inputs = ReadTokenizerInputs(Golden("gguf/tiny-llama.gguf"));
   ASSERT_TRUE(inputs.ok()) << inputs.status();

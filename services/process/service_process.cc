@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -119,6 +120,12 @@ absl::Status ServiceProcess::SetUp(const std::map<std::string, std::string>& mor
 absl::Status ServiceProcess::WriteReadyFile(const std::map<std::string, std::string>& more) const {
   const std::string& path = identity_.config.ready_file();
   if (path.empty()) return absl::OkStatus();
+  // Renaming replaces whatever is there, and a device or a link is there for a reason.
+  std::error_code error;
+  const auto type = std::filesystem::symlink_status(path, error).type();
+  if (type != std::filesystem::file_type::not_found && type != std::filesystem::file_type::regular) {
+    return absl::InvalidArgumentError(absl::StrCat("service.ready_file: ", path, " is there and is no regular file"));
+  }
   std::map<std::string, std::string> fields = more;
   fields["service"] = identity_.service;
   fields["name"] = identity_.config.name();

@@ -66,6 +66,15 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual(code, 2)
         self.assertIn("insecure", text)
 
+    def test_a_ready_file_replaces_no_device(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = os.path.join(folder, "pipe")
+            os.mkfifo(pipe)
+            code, text = start("sluice-cache-manager", f"service.ready_file={pipe}")
+            self.assertEqual(code, 2)
+            self.assertIn(pipe, text)
+            self.assertEqual(os.listdir(folder), ["pipe"])
+
     def test_usage_errors_exit_with_2_and_results_are_json(self):
         self.assertEqual(harness.run_sluice("generate", check=False).returncode, 2)
         self.assertEqual(harness.run_sluice("tokenize", "--model", "/nonexistent", "--text", "a", check=False).returncode, 1)
