@@ -1,9 +1,9 @@
-// A test of the simulation: with digests off, each rule of the page move that is switched off in the real code must show as a
-// wrong token, and with all rules on the same worlds must be clean.
+// A test of the simulation: with digests off, each rule of the page move that is switched off in
+// the real code must show as a wrong token, and with all rules on the same worlds must be clean.
+#include <gtest/gtest.h>
+
 #include <cstdio>
 #include <string>
-
-#include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
 #include "base/log.h"
@@ -23,7 +23,8 @@ TEST_P(EachGuard, IsMissed) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const SimResult result = RunScenario(MakeGuardScenario(GetParam(), seed), options);
     if (!absl::StrContains(result.violation, "got token")) continue;
-    fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed), result.violation.c_str());
+    fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed),
+            result.violation.c_str());
     return;
   }
   FAIL() << "no wrong token in " << kSeeds << " seeds";

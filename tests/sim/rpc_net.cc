@@ -9,8 +9,8 @@
 
 namespace sluice::sim {
 
-RpcNet::RpcNet(testing::SimWorld& world, testing::SimLoop& router_loop, uint64_t seed, const RpcPlan& plan,
-               size_t slots)
+RpcNet::RpcNet(testing::SimWorld& world, testing::SimLoop& router_loop, uint64_t seed,
+               const RpcPlan& plan, size_t slots)
     : world_(world), router_loop_(router_loop), random_(seed), plan_(plan), slots_(slots) {}
 
 // A callback may own its own stream.
@@ -36,8 +36,10 @@ void RpcNet::Detach(size_t slot) {
   for (const RpcStreamPtr& stream : streams_) {
     if (stream->slot != slot || stream->process != slots_[slot].number) continue;
     stream->on_abandoned = nullptr;
-    const absl::Duration noticed = Chance(plan_.death_lost) ? plan_.keepalive : plan_.detect_max * random_.Unit();
-    Schedule(world_.Now() + noticed, [this, stream] { Break(stream, absl::UnavailableError("connection reset")); });
+    const absl::Duration noticed =
+        Chance(plan_.death_lost) ? plan_.keepalive : plan_.detect_max * random_.Unit();
+    Schedule(world_.Now() + noticed,
+             [this, stream] { Break(stream, absl::UnavailableError("connection reset")); });
   }
 }
 
@@ -51,7 +53,8 @@ RpcStreamPtr RpcNet::Open(size_t slot, std::function<void(const absl::Status&)> 
   stream->on_broken = std::move(on_broken);
   streams_.push_back(stream);
   if (stream->process == 0) {
-    Schedule(world_.Now() + Delay(), [this, stream] { Break(stream, absl::UnavailableError("connection refused")); });
+    Schedule(world_.Now() + Delay(),
+             [this, stream] { Break(stream, absl::UnavailableError("connection refused")); });
   } else if (slots_[slot].bad()) {
     WatchKeepalive(stream);
   }
@@ -166,7 +169,8 @@ void RpcNet::Mend(size_t slot, Toward toward) {
   const bool was_bad = slots_[slot].bad();
   const auto direction = static_cast<size_t>(toward);
   slots_[slot].cut[direction] = false;
-  for (Event& event : std::exchange(slots_[slot].held[direction], {})) Schedule(world_.Now(), std::move(event));
+  for (Event& event : std::exchange(slots_[slot].held[direction], {}))
+    Schedule(world_.Now(), std::move(event));
   SlotChanged(slot, was_bad);
 }
 
@@ -189,9 +193,10 @@ void RpcNet::AdvanceTo(absl::Time now) {
 }
 
 size_t RpcNet::open_streams() const {
-  return static_cast<size_t>(std::count_if(streams_.begin(), streams_.end(), [](const RpcStreamPtr& stream) {
-    return !stream->broken && (stream->open || stream->on_abandoned != nullptr);
-  }));
+  return static_cast<size_t>(
+      std::count_if(streams_.begin(), streams_.end(), [](const RpcStreamPtr& stream) {
+        return !stream->broken && (stream->open || stream->on_abandoned != nullptr);
+      }));
 }
 
 }  // namespace sluice::sim

@@ -1,5 +1,5 @@
-// The calls between a router and its workers as gRPC makes them, on virtual time: streams keep their order and lose nothing,
-// but they are slow, break, and hang until a keepalive notices.
+// The calls between a router and its workers as gRPC makes them, on virtual time: streams keep
+// their order and lose nothing, but they are slow, break, and hang until a keepalive notices.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ struct RpcPlan {
   double reset = 0;
   // A peer that does not answer for this long is given up.
   absl::Duration keepalive = absl::Seconds(3);
-  // The end of a process breaks its streams after up to this time, or, with probability `death_lost`, only the keepalive does.
+  // The end of a process breaks its streams after up to this time, or, with probability
+  // `death_lost`, only the keepalive does.
   absl::Duration detect_max = absl::Milliseconds(50);
   double death_lost = 0;
 };
@@ -47,7 +48,8 @@ using RpcStreamPtr = std::shared_ptr<RpcStream>;
 // Connects one router with workers in numbered slots. Single-threaded, like its world.
 class RpcNet {
  public:
-  RpcNet(testing::SimWorld& world, testing::SimLoop& router_loop, uint64_t seed, const RpcPlan& plan, size_t slots);
+  RpcNet(testing::SimWorld& world, testing::SimLoop& router_loop, uint64_t seed,
+         const RpcPlan& plan, size_t slots);
   ~RpcNet();
 
   // A process starts or stops serving a slot. Streams of a process that stops break.
@@ -58,7 +60,8 @@ class RpcNet {
   RpcStreamPtr Open(size_t slot, std::function<void(const absl::Status&)> on_broken);
   void Close(RpcStream& stream);
   void Cancel(const RpcStreamPtr& stream);
-  // In order within a stream and direction; nothing is delivered to an end that is closed or broken.
+  // In order within a stream and direction; nothing is delivered to an end that is closed or
+  // broken.
   void ToWorker(const RpcStreamPtr& stream, absl::AnyInvocable<void(SimProcess&)> task);
   void ToRouter(const RpcStreamPtr& stream, absl::AnyInvocable<void()> task);
   // One message without a stream: lost where a stream would break or hang.
@@ -88,8 +91,12 @@ class RpcNet {
   };
 
   bool Chance(double probability) { return probability > 0 && random_.Unit() < probability; }
-  absl::Duration Delay() { return plan_.delay_min + (plan_.delay_max - plan_.delay_min) * random_.Unit(); }
-  void Schedule(absl::Time at, Event event) { events_.emplace(std::make_pair(at, ++last_event_), std::move(event)); }
+  absl::Duration Delay() {
+    return plan_.delay_min + (plan_.delay_max - plan_.delay_min) * random_.Unit();
+  }
+  void Schedule(absl::Time at, Event event) {
+    events_.emplace(std::make_pair(at, ++last_event_), std::move(event));
+  }
   // Null once the process that served the stream is gone.
   SimProcess* ServerOf(const RpcStream& stream) const;
   void ScheduleOn(size_t slot, Toward toward, absl::Time at, Event event);

@@ -28,7 +28,9 @@ class Maker {
   uint64_t Range(uint64_t min, uint64_t max) { return min + random_.Below(max - min + 1); }
   double Unit() { return random_.Unit(); }
   bool Chance(double probability) { return random_.Unit() < probability; }
-  absl::Duration Time(absl::Duration min, absl::Duration max) { return min + (max - min) * random_.Unit(); }
+  absl::Duration Time(absl::Duration min, absl::Duration max) {
+    return min + (max - min) * random_.Unit();
+  }
   Scenario& scenario() { return s_; }
 
   void MakeCluster() {
@@ -36,7 +38,9 @@ class Maker {
     const uint64_t prefill = Range(1, 3);
     const uint64_t decode = Range(1, 3);
     for (uint64_t i = 0; i < prefill + decode; ++i) {
-      s_.roles.push_back(all_both || Chance(0.15) ? Role::kBoth : i < prefill ? Role::kPrefill : Role::kDecode);
+      s_.roles.push_back(all_both || Chance(0.15) ? Role::kBoth
+                         : i < prefill            ? Role::kPrefill
+                                                  : Role::kDecode);
     }
     ProcessOptions& p = s_.process;
     p.model.layout.page_tokens = Chance(0.5) ? 16 : 32;
@@ -64,7 +68,8 @@ class Maker {
   void MakeNetwork() {
     const double rough = s_.calm || Chance(0.25) ? 0 : random_.Unit();
     transport::LinkPlan& link = s_.link;
-    link.delay_max = absl::Milliseconds(2) + s_.process.worker.lease * (0.6 * rough * random_.Unit());
+    link.delay_max =
+        absl::Milliseconds(2) + s_.process.worker.lease * (0.6 * rough * random_.Unit());
     link.loss = 0.15 * rough * random_.Unit();
     link.duplicate = 0.2 * rough * random_.Unit();
     link.reorder = 0.3 * rough * random_.Unit();
@@ -87,9 +92,11 @@ class Maker {
     r.placement.split = Chance(0.4) ? cluster::SplitMode::kAlways : cluster::SplitMode::kAuto;
     // A cluster without a pair of roles cannot split.
     const auto can = [&](Role role) {
-      return std::count_if(s_.roles.begin(), s_.roles.end(), [&](Role r2) { return r2 == role || r2 == Role::kBoth; });
+      return std::count_if(s_.roles.begin(), s_.roles.end(),
+                           [&](Role r2) { return r2 == role || r2 == Role::kBoth; });
     };
-    if (can(Role::kPrefill) == 0 || can(Role::kDecode) == 0) s_.roles[0] = s_.roles[1] = Role::kBoth;
+    if (can(Role::kPrefill) == 0 || can(Role::kDecode) == 0)
+      s_.roles[0] = s_.roles[1] = Role::kBoth;
     r.placement.local_tokens_max = static_cast<uint32_t>(Range(0, 40));
     r.retry.attempts_max = static_cast<uint32_t>(Range(2, 6));
     r.retry.migrations_max = static_cast<uint32_t>(Range(2, 6));
@@ -105,13 +112,15 @@ class Maker {
     // Two to three requests of the longest kind fill a pool.
     const uint64_t tokens_max = std::min<uint64_t>(s_.process.pages * page * 2 / 5, 320);
     std::vector<std::vector<request::TokenId>> prefixes(Range(1, 3));
-    for (auto& prefix : prefixes) prefix = Tokens(Range(page / 2, std::max<uint64_t>(page, tokens_max * 2 / 3)));
+    for (auto& prefix : prefixes)
+      prefix = Tokens(Range(page / 2, std::max<uint64_t>(page, tokens_max * 2 / 3)));
     for (uint64_t i = 0; i < count; ++i) {
       SimRequest r;
       r.arrival = Time(absl::ZeroDuration(), s_.faults_end * 0.8);
       if (Chance(0.7)) r.prompt = prefixes[random_.Below(prefixes.size())];
       const auto rest = Tokens(Range(1, tokens_max - r.prompt.size() - 8));
-      if (r.prompt.empty() || Chance(0.9)) r.prompt.insert(r.prompt.end(), rest.begin(), rest.end());
+      if (r.prompt.empty() || Chance(0.9))
+        r.prompt.insert(r.prompt.end(), rest.begin(), rest.end());
       r.sampling.max_tokens =
           static_cast<uint32_t>(Range(1, std::min<uint64_t>(60, tokens_max - r.prompt.size())));
       MakeSampling(&r.sampling);
@@ -124,8 +133,9 @@ class Maker {
       r.leaves_content = Chance(0.3);
       s_.requests.push_back(std::move(r));
     }
-    std::stable_sort(s_.requests.begin(), s_.requests.end(),
-                     [](const SimRequest& a, const SimRequest& b) { return a.arrival < b.arrival; });
+    std::stable_sort(
+        s_.requests.begin(), s_.requests.end(),
+        [](const SimRequest& a, const SimRequest& b) { return a.arrival < b.arrival; });
   }
 
   void MakeSampling(request::SamplingParams* sampling) {
@@ -141,7 +151,8 @@ class Maker {
   }
 
   // The same fault now and then.
-  void MakeFaultsOf(Fault::Kind kind, uint64_t count, size_t slot, absl::Duration min, absl::Duration max) {
+  void MakeFaultsOf(Fault::Kind kind, uint64_t count, size_t slot, absl::Duration min,
+                    absl::Duration max) {
     for (uint64_t i = 0; i < count; ++i) {
       Fault f;
       f.kind = kind;
@@ -155,29 +166,34 @@ class Maker {
 
   void MakeFaults(uint64_t count) {
     using Kind = Fault::Kind;
-    static constexpr Kind kKinds[] = {Kind::kPauseProcess, Kind::kPauseProcess, Kind::kPauseEngine, Kind::kPauseMove,
-                                      Kind::kPauseRouter,  Kind::kCrash,        Kind::kCrash,       Kind::kCutPages,
-                                      Kind::kClogPages,    Kind::kDisconnect,   Kind::kCutCalls,    Kind::kSlow};
+    static constexpr Kind kKinds[] = {Kind::kPauseProcess, Kind::kPauseProcess, Kind::kPauseEngine,
+                                      Kind::kPauseMove,    Kind::kPauseRouter,  Kind::kCrash,
+                                      Kind::kCrash,        Kind::kCutPages,     Kind::kClogPages,
+                                      Kind::kDisconnect,   Kind::kCutCalls,     Kind::kSlow};
     for (uint64_t i = 0; i < count; ++i) {
       Fault f;
       f.kind = kKinds[random_.Below(std::size(kKinds))];
       f.at = Time(absl::ZeroDuration(), s_.faults_end * 0.9);
       // Short against a lease, or several leases long.
-      f.duration = s_.process.worker.lease * (Chance(0.5) ? 1.2 * random_.Unit() : 1 + 3 * random_.Unit());
+      f.duration =
+          s_.process.worker.lease * (Chance(0.5) ? 1.2 * random_.Unit() : 1 + 3 * random_.Unit());
       f.a = random_.Below(s_.roles.size());
       f.b = (f.a + 1 + random_.Below(s_.roles.size() - 1)) % s_.roles.size();
       f.both = Chance(0.4);
       f.forward = Chance(0.5);
-      if (f.kind == Kind::kPauseRouter) s_.router_pause_max = std::max(s_.router_pause_max, f.duration);
+      if (f.kind == Kind::kPauseRouter)
+        s_.router_pause_max = std::max(s_.router_pause_max, f.duration);
       s_.faults.push_back(f);
     }
-    std::stable_sort(s_.faults.begin(), s_.faults.end(), [](const Fault& a, const Fault& b) { return a.at < b.at; });
+    std::stable_sort(s_.faults.begin(), s_.faults.end(),
+                     [](const Fault& a, const Fault& b) { return a.at < b.at; });
   }
 
  private:
   std::vector<request::TokenId> Tokens(uint64_t count) {
     std::vector<request::TokenId> tokens(count);
-    for (request::TokenId& token : tokens) token = static_cast<request::TokenId>(random_.Below(256));
+    for (request::TokenId& token : tokens)
+      token = static_cast<request::TokenId>(random_.Below(256));
     return tokens;
   }
 
@@ -185,29 +201,9 @@ class Maker {
   Scenario s_;
 };
 
-absl::string_view KindName(Fault::Kind kind) {
-  switch (kind) {
-    case Fault::Kind::kPauseProcess: return "pause process";
-    case Fault::Kind::kPauseEngine: return "pause engine loop";
-    case Fault::Kind::kPauseMove: return "pause move loop";
-    case Fault::Kind::kPauseRouter: return "pause router";
-    case Fault::Kind::kCrash: return "crash";
-    case Fault::Kind::kCutPages: return "cut pages";
-    case Fault::Kind::kClogPages: return "clog pages";
-    case Fault::Kind::kDisconnect: return "disconnect";
-    case Fault::Kind::kCutCalls: return "cut calls";
-    case Fault::Kind::kSlow: return "slow";
-  }
-  return "";
-}
-
-}  // namespace
-
-Scenario MakeScenario(uint64_t seed) { return Maker(seed).Make(); }
-
-Scenario MakeGuardScenario(handoff::Guard guard, uint64_t seed) {
-  using handoff::Guard;
-  Maker maker(seed);
+// A prefill and a decode worker with small pools and without digests; a router that does not give
+// up.
+void MakeGuardCluster(Maker& maker, uint64_t pages) {
   Scenario& s = maker.scenario();
   maker.MakeCluster();
   s.roles = {cluster::Role::kPrefill, cluster::Role::kDecode};
@@ -222,7 +218,7 @@ Scenario MakeGuardScenario(handoff::Guard guard, uint64_t seed) {
   worker.calls_max = 64;
   worker.transfers_max = 32;
   s.process.model.layout.page_tokens = 16;
-  s.process.pages = guard == Guard::kNoResurrection ? 6 : maker.Range(8, 14);
+  s.process.pages = pages;
   maker.MakeRouter();
   s.router.placement.split = cluster::SplitMode::kAlways;
   s.router.repeats = {};
@@ -230,12 +226,53 @@ Scenario MakeGuardScenario(handoff::Guard guard, uint64_t seed) {
   s.router.retry.budget_burst = 1000;
   maker.MakeRequests(16);
   for (SimRequest& r : s.requests) r.reuse = maker.Chance(0.2);
+}
+
+absl::string_view KindName(Fault::Kind kind) {
+  switch (kind) {
+    case Fault::Kind::kPauseProcess:
+      return "pause process";
+    case Fault::Kind::kPauseEngine:
+      return "pause engine loop";
+    case Fault::Kind::kPauseMove:
+      return "pause move loop";
+    case Fault::Kind::kPauseRouter:
+      return "pause router";
+    case Fault::Kind::kCrash:
+      return "crash";
+    case Fault::Kind::kCutPages:
+      return "cut pages";
+    case Fault::Kind::kClogPages:
+      return "clog pages";
+    case Fault::Kind::kDisconnect:
+      return "disconnect";
+    case Fault::Kind::kCutCalls:
+      return "cut calls";
+    case Fault::Kind::kSlow:
+      return "slow";
+  }
+  return "";
+}
+
+}  // namespace
+
+Scenario MakeScenario(uint64_t seed) { return Maker(seed).Make(); }
+
+Scenario MakeGuardScenario(handoff::Guard guard, uint64_t seed) {
+  using handoff::Guard;
+  Maker maker(seed);
+  Scenario& s = maker.scenario();
+  MakeGuardCluster(maker, guard == Guard::kNoResurrection ? 6 : maker.Range(8, 14));
+  handoff::WorkerOptions& worker = s.process.worker;
 
   // Reads are slow against a lease.
-  const auto leases = [&](double min, double max) { return worker.lease * (min + (max - min) * maker.Unit()); };
+  const auto leases = [&](double min, double max) {
+    return worker.lease * (min + (max - min) * maker.Unit());
+  };
   const kv::PageLayout layout = *kv::PageLayout::Make(s.process.model.layout);
   const auto slow_reads = [&](double min, double max) {
-    s.link.bytes_per_second = layout.PieceRange(0, 2).bytes / absl::ToDoubleSeconds(leases(min, max));
+    s.link.bytes_per_second =
+        layout.PieceRange(0, 2).bytes / absl::ToDoubleSeconds(leases(min, max));
   };
   slow_reads(0.3, 2);
   s.link.delay_max = leases(0, 0.2);
@@ -249,7 +286,8 @@ Scenario MakeGuardScenario(handoff::Guard guard, uint64_t seed) {
       slow_reads(0.9, 1.5);
       s.link.delay_max = leases(0, 0.05);
       s.link.reorder = 0;
-      maker.MakeFaultsOf(Fault::Kind::kPauseProcess, 8, /*slot=*/1, worker.lease * 1.1, worker.lease * 2);
+      maker.MakeFaultsOf(Fault::Kind::kPauseProcess, 8, /*slot=*/1, worker.lease * 1.1,
+                         worker.lease * 2);
       break;
     case Guard::kCountFromSending:  // offers are late, renewals are lost
       s.link.delay_max = leases(0.4, 0.9);
@@ -260,8 +298,8 @@ Scenario MakeGuardScenario(handoff::Guard guard, uint64_t seed) {
       s.link_to_prefill.emplace().loss = 0.95;
       break;
     case Guard::kNoResurrection:
-      // A lease that was forgotten is served again; a renewal that was sent to the first transfer reaches the second, and its
-      // acknowledgement finds the taker asleep.
+      // A lease that was forgotten is served again; a renewal that was sent to the first transfer
+      // reaches the second, and its acknowledgement finds the taker asleep.
       worker.served_max = 0;
       worker.engine.step_tokens_max = 64;
       s.router.repeats = {0.8, worker.lease, worker.lease * 1.3};
@@ -273,26 +311,31 @@ Scenario MakeGuardScenario(handoff::Guard guard, uint64_t seed) {
       s.link_to_prefill.emplace();
       s.link_to_prefill->delay_min = worker.lease * 0.55;
       s.link_to_prefill->delay_max = worker.lease * 0.8;
-      maker.MakeFaultsOf(Fault::Kind::kPauseProcess, 12, /*slot=*/1, worker.lease * 0.4, worker.lease);
+      maker.MakeFaultsOf(Fault::Kind::kPauseProcess, 12, /*slot=*/1, worker.lease * 0.4,
+                         worker.lease);
       maker.MakeFaultsOf(Fault::Kind::kCutCalls, 8, /*slot=*/0, worker.lease, worker.lease * 2);
       break;
     case Guard::kHoldWhileFetching:
     case Guard::kPinUntilReleased:
-    case Guard::kMatchLease: break;
+    case Guard::kMatchLease:
+      break;
   }
   return std::move(s);
 }
 
 std::string Describe(const Fault& fault) {
-  return absl::StrCat(KindName(fault.kind), " of ", fault.a, " (", fault.b, fault.both ? ", both ways" : "",
-                      fault.forward ? ", forward" : "", ") for ", absl::FormatDuration(fault.duration));
+  return absl::StrCat(KindName(fault.kind), " of ", fault.a, " (", fault.b,
+                      fault.both ? ", both ways" : "", fault.forward ? ", forward" : "", ") for ",
+                      absl::FormatDuration(fault.duration));
 }
 
 std::string Describe(const Scenario& s) {
   std::string roles;
-  for (Role role : s.roles) roles += role == Role::kPrefill ? 'P' : role == Role::kDecode ? 'D' : 'B';
+  for (Role role : s.roles)
+    roles += role == Role::kPrefill ? 'P' : role == Role::kDecode ? 'D' : 'B';
   return absl::StrFormat(
-      "%s%s, %u pages of %u tokens, lease %s, %u requests, %u faults; pages travel up to %s, loss %.3f, duplicate %.3f, "
+      "%s%s, %u pages of %u tokens, lease %s, %u requests, %u faults; pages travel up to %s, loss "
+      "%.3f, duplicate %.3f, "
       "reorder %.3f; calls travel up to %s, reset %.4f",
       s.calm ? "calm, " : "", roles, s.process.pages, s.process.model.layout.page_tokens,
       absl::FormatDuration(s.process.worker.lease), s.requests.size(), s.faults.size(),

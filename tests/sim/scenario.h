@@ -19,15 +19,15 @@ namespace sluice::sim {
 struct Fault {
   enum class Kind {
     kPauseProcess,
-    kPauseEngine,   // one thread alone
+    kPauseEngine,  // one thread alone
     kPauseMove,
     kPauseRouter,
-    kCrash,         // and a new incarnation after `duration`
-    kCutPages,      // the transport from a to b loses everything
-    kClogPages,     // the transport from a to b holds everything
-    kDisconnect,    // all connections between a and b break
-    kCutCalls,      // calls toward or from a hang
-    kSlow,          // steps of a take 10 times as long
+    kCrash,       // and a new incarnation after `duration`
+    kCutPages,    // the transport from a to b loses everything
+    kClogPages,   // the transport from a to b holds everything
+    kDisconnect,  // all connections between a and b break
+    kCutCalls,    // calls toward or from a hang
+    kSlow,        // steps of a take 10 times as long
   };
   Kind kind = Kind::kPauseProcess;
   absl::Duration at;
@@ -55,10 +55,11 @@ struct Scenario {
   absl::Duration router_pause_max = absl::ZeroDuration();
 };
 
-// A cluster of 2 to 6 workers under mixed load; about one world in eight is calm, the others are as rough as the seed says.
+// A cluster of 2 to 6 workers under mixed load; about one world in eight is calm, the others are as
+// rough as the seed says.
 Scenario MakeScenario(uint64_t seed);
-// A world without digests, tuned so that the rule `guard` is what stands between somebody's pages and somebody else's text.
-// The caller switches the guard off, or leaves it on.
+// A world without digests, tuned so that the rule `guard` is what stands between somebody's pages
+// and somebody else's text. The caller switches the guard off, or leaves it on.
 Scenario MakeGuardScenario(handoff::Guard guard, uint64_t seed);
 
 std::string Describe(const Fault& fault);

@@ -42,11 +42,14 @@ class SimClient::PrefillSender final : public handoff::PrefillEvents {
     client_.net_.ToRouter(stream_, [l = listener_, cached_tokens] { l->OnStarted(cached_tokens); });
   }
   void OnFirstToken(const request::SampledToken& token, request::FinishReason finish) override {
-    client_.net_.ToRouter(stream_, [l = listener_, token, finish] { l->OnFirstToken(token, finish); });
+    client_.net_.ToRouter(stream_,
+                          [l = listener_, token, finish] { l->OnFirstToken(token, finish); });
   }
-  void OnEnd(const absl::Status& status, const engine::SequenceStats& stats, uint64_t bytes) override {
+  void OnEnd(const absl::Status& status, const engine::SequenceStats& stats,
+             uint64_t bytes) override {
     stream_->on_abandoned = nullptr;
-    client_.net_.ToRouter(stream_, [client = &client_, id = id_, stream = stream_, l = listener_, status, stats, bytes] {
+    client_.net_.ToRouter(stream_, [client = &client_, id = id_, stream = stream_, l = listener_,
+                                    status, stats, bytes] {
       client->calls_.erase(id);
       client->net_.Close(*stream);
       l->OnEnd(status, stats, bytes);
@@ -66,9 +69,10 @@ class SimClient::DecodeSender final : public handoff::DecodeEvents {
                std::shared_ptr<handoff::DecodeEvents> listener)
       : client_(client), id_(id), stream_(std::move(stream)), listener_(std::move(listener)) {}
   void OnStarted(uint32_t held_tokens, uint64_t bytes, absl::string_view transport) override {
-    client_.net_.ToRouter(stream_, [l = listener_, held_tokens, bytes, transport = std::string(transport)] {
-      l->OnStarted(held_tokens, bytes, transport);
-    });
+    client_.net_.ToRouter(stream_,
+                          [l = listener_, held_tokens, bytes, transport = std::string(transport)] {
+                            l->OnStarted(held_tokens, bytes, transport);
+                          });
   }
   void OnToken(uint32_t position, const request::SampledToken& token, request::FinishReason finish,
                uint64_t logits_hash) override {
@@ -78,11 +82,12 @@ class SimClient::DecodeSender final : public handoff::DecodeEvents {
   }
   void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) override {
     stream_->on_abandoned = nullptr;
-    client_.net_.ToRouter(stream_, [client = &client_, id = id_, stream = stream_, l = listener_, status, stats] {
-      client->calls_.erase(id);
-      client->net_.Close(*stream);
-      l->OnEnd(status, stats);
-    });
+    client_.net_.ToRouter(
+        stream_, [client = &client_, id = id_, stream = stream_, l = listener_, status, stats] {
+          client->calls_.erase(id);
+          client->net_.Close(*stream);
+          l->OnEnd(status, stats);
+        });
   }
 
  private:
@@ -92,7 +97,8 @@ class SimClient::DecodeSender final : public handoff::DecodeEvents {
   const std::shared_ptr<handoff::DecodeEvents> listener_;
 };
 
-std::function<void(handoff::CallContext&)> SimClient::Rebase(const handoff::CallContext& context) const {
+std::function<void(handoff::CallContext&)> SimClient::Rebase(
+    const handoff::CallContext& context) const {
   return [this, left = context.deadline - loop_.clock().Now()](handoff::CallContext& received) {
     received.deadline = loop_.clock().Now() + left;
   };
@@ -115,12 +121,13 @@ void SimClient::Reserve(const WorkerId& worker, handoff::ReserveCall call,
                         absl::AnyInvocable<void(absl::StatusOr<v1::Grant>)> done) {
   const auto unary = Unary<v1::Grant>::Open(net_, slot_of_(worker), std::move(done));
   const auto rebase = Rebase(call.context);
-  net_.ToWorker(unary->stream(), [unary, rebase, call = std::move(call)](SimProcess& process) mutable {
-    rebase(call.context);
-    process.worker().Reserve(std::move(call), [unary](absl::StatusOr<v1::Grant> grant) {
-      Unary<v1::Grant>::Answer(unary, std::move(grant));
-    });
-  });
+  net_.ToWorker(
+      unary->stream(), [unary, rebase, call = std::move(call)](SimProcess& process) mutable {
+        rebase(call.context);
+        process.worker().Reserve(std::move(call), [unary](absl::StatusOr<v1::Grant> grant) {
+          Unary<v1::Grant>::Answer(unary, std::move(grant));
+        });
+      });
 }
 
 void SimClient::Release(const WorkerId& worker, LeaseId lease) {
@@ -130,10 +137,11 @@ void SimClient::Release(const WorkerId& worker, LeaseId lease) {
 
 RpcStreamPtr SimClient::OpenCall(const WorkerId& worker, handoff::CallId id,
                                  std::function<void(const absl::Status&)> on_broken) {
-  RpcStreamPtr stream = net_.Open(slot_of_(worker), [this, id, on_broken = std::move(on_broken)](const absl::Status& s) {
-    calls_.erase(id);
-    on_broken(s);
-  });
+  RpcStreamPtr stream = net_.Open(
+      slot_of_(worker), [this, id, on_broken = std::move(on_broken)](const absl::Status& s) {
+        calls_.erase(id);
+        on_broken(s);
+      });
   calls_[id] = stream;
   return stream;
 }
@@ -150,7 +158,8 @@ void SimClient::Repeat(const WorkerId& worker, const handoff::PrefillCall& call)
     void OnFirstToken(const request::SampledToken&, request::FinishReason) override {}
     void OnEnd(const absl::Status&, const engine::SequenceStats&, uint64_t) override {}
   };
-  const absl::Duration after = repeats_.after_min + (repeats_.after_max - repeats_.after_min) * random_.Unit();
+  const absl::Duration after =
+      repeats_.after_min + (repeats_.after_max - repeats_.after_min) * random_.Unit();
   loop_.RunAt(loop_.clock().Now() + after,
               [this, worker, call] { SendPrefill(worker, call, std::make_unique<Deaf>()); });
 }
@@ -159,10 +168,11 @@ handoff::CallId SimClient::SendPrefill(const WorkerId& worker, handoff::PrefillC
                                        std::unique_ptr<handoff::PrefillEvents> events) {
   const handoff::CallId id(++last_call_);
   const std::shared_ptr<handoff::PrefillEvents> listener = std::move(events);
-  const RpcStreamPtr stream =
-      OpenCall(worker, id, [listener](const absl::Status& status) { listener->OnEnd(status, {}, 0); });
+  const RpcStreamPtr stream = OpenCall(
+      worker, id, [listener](const absl::Status& status) { listener->OnEnd(status, {}, 0); });
   const auto rebase = Rebase(call.context);
-  net_.ToWorker(stream, [this, id, stream, listener, rebase, call = std::move(call)](SimProcess& process) mutable {
+  net_.ToWorker(stream, [this, id, stream, listener, rebase,
+                         call = std::move(call)](SimProcess& process) mutable {
     rebase(call.context);
     const handoff::CallId there = process.worker().Prefill(
         std::move(call), std::make_unique<PrefillSender>(*this, id, stream, std::move(listener)));
@@ -178,7 +188,8 @@ handoff::CallId SimClient::StartDecode(const WorkerId& worker, handoff::DecodeCa
   const RpcStreamPtr stream =
       OpenCall(worker, id, [listener](const absl::Status& status) { listener->OnEnd(status, {}); });
   const auto rebase = Rebase(call.context);
-  net_.ToWorker(stream, [this, id, stream, listener, rebase, call = std::move(call)](SimProcess& process) mutable {
+  net_.ToWorker(stream, [this, id, stream, listener, rebase,
+                         call = std::move(call)](SimProcess& process) mutable {
     rebase(call.context);
     const handoff::CallId there = process.worker().Decode(
         std::move(call), std::make_unique<DecodeSender>(*this, id, stream, std::move(listener)));

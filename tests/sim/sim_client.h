@@ -1,4 +1,5 @@
-// The router's calls to workers over the simulated RPC network: what gRPC client and services do in production.
+// The router's calls to workers over the simulated RPC network: what gRPC client and services do in
+// production.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,13 @@
 
 namespace sluice::sim {
 
-// Owned by the router's loop. Answers and events come as messages and may be late or lost with their stream; credits and grants
-// that nobody took expire at the worker.
+// Owned by the router's loop. Answers and events come as messages and may be late or lost with
+// their stream; credits and grants that nobody took expire at the worker.
 class SimClient final : public cluster::WorkerClient {
  public:
   using SlotOf = std::function<size_t(const WorkerId&)>;
-  // A router that is not quite right: asks again for a prefill that it has asked for, grant and all, and ignores the answer.
+  // A router that is not quite right: asks again for a prefill that it has asked for, grant and
+  // all, and ignores the answer.
   struct Repeats {
     double chance = 0;
     absl::Duration after_min, after_max;

@@ -27,13 +27,14 @@ class SimCluster {
         router_loop_(world_.AddLoop("router", 1 << 20)),
         net_(world_, router_loop_, s_.seed + 5, s_.rpc, s_.roles.size()),
         router_(
-            router_loop_, net_, [](const WorkerId& id) { return SlotOf(id); }, s_.router, s_.seed + 7,
-            [this](std::string problem) { Violate(problem); }),
+            router_loop_, net_, [](const WorkerId& id) { return SlotOf(id); }, s_.router,
+            s_.seed + 7, [this](std::string problem) { Violate(problem); }),
         start_(world_.Now()),
         slots_(s_.roles.size()) {
     s_.process.worker.guards = options.guards;
     world_.AddSource([this] { return PagesDue(); }, [this](absl::Time now) { RunPages(now); });
-    world_.AddSource([this] { return net_.NextEventTime(); }, [this](absl::Time now) { net_.AdvanceTo(now); });
+    world_.AddSource([this] { return net_.NextEventTime(); },
+                     [this](absl::Time now) { net_.AdvanceTo(now); });
     world_.SetObserver([this] { CheckInvariants(); });
   }
   ~SimCluster() {
@@ -109,15 +110,17 @@ class SimCluster {
     Slot& slot = slots_[i];
     ++slot.changes;
     slot.whole = slot.engine = slot.move = 0;
-    slot.process = std::make_unique<SimProcess>(world_, network_, NameOf(i), s_.roles[i], s_.process,
-                                                Mix64(s_.seed ^ (i << 32) ^ (slot.changes << 40)));
+    slot.process =
+        std::make_unique<SimProcess>(world_, network_, NameOf(i), s_.roles[i], s_.process,
+                                     Mix64(s_.seed ^ (i << 32) ^ (slot.changes << 40)));
     net_.Attach(i, *slot.process);
     SendHeartbeat(i);
     if (!s_.link_to_prefill.has_value()) return;
     for (const Slot& other : slots_) {
       if (other.process == nullptr || &other == &slot) continue;
       if (s_.roles[i] == cluster::Role::kPrefill) SetLinkToPrefill(other, slot);
-      if (other.process->description().role == cluster::Role::kPrefill) SetLinkToPrefill(slot, other);
+      if (other.process->description().role == cluster::Role::kPrefill)
+        SetLinkToPrefill(slot, other);
     }
   }
   void SetLinkToPrefill(const Slot& from, const Slot& to) {
@@ -156,7 +159,8 @@ class SimCluster {
 
   size_t Submit(const SimRequest& request) {
     const size_t number = router_.Submit(request, ReferenceTokens(s_.process.model, request));
-    Trace(absl::StrCat("request ", number, ": ", request.prompt.size(), " + ", request.sampling.max_tokens, " tokens"));
+    Trace(absl::StrCat("request ", number, ": ", request.prompt.size(), " + ",
+                       request.sampling.max_tokens, " tokens"));
     return number;
   }
 
@@ -191,9 +195,12 @@ class SimCluster {
     if (healed_ || slots_[fault.a].process == nullptr) return;
     Trace(Describe(fault));
     switch (fault.kind) {
-      case Fault::Kind::kPauseProcess: return Pause(fault, &Slot::whole);
-      case Fault::Kind::kPauseEngine: return Pause(fault, &Slot::engine);
-      case Fault::Kind::kPauseMove: return Pause(fault, &Slot::move);
+      case Fault::Kind::kPauseProcess:
+        return Pause(fault, &Slot::whole);
+      case Fault::Kind::kPauseEngine:
+        return Pause(fault, &Slot::engine);
+      case Fault::Kind::kPauseMove:
+        return Pause(fault, &Slot::move);
       case Fault::Kind::kPauseRouter:
         return PauseRouter(fault);
       case Fault::Kind::kCrash:
@@ -203,10 +210,12 @@ class SimCluster {
       case Fault::Kind::kSlow:
         slots_[fault.a].process->set_slowdown(10);
         return Later(fault, [this, i = fault.a] { slots_[i].process->set_slowdown(1); });
-      case Fault::Kind::kCutCalls: return CutCalls(fault);
+      case Fault::Kind::kCutCalls:
+        return CutCalls(fault);
       case Fault::Kind::kCutPages:
       case Fault::Kind::kClogPages:
-      case Fault::Kind::kDisconnect: return StrikePages(fault);
+      case Fault::Kind::kDisconnect:
+        return StrikePages(fault);
     }
   }
   void CutCalls(const Fault& fault) {
@@ -228,7 +237,8 @@ class SimCluster {
     const bool clog = fault.kind == Fault::Kind::kClogPages;
     for (const auto& [from, to] : links) clog ? network_.Clog(from, to) : network_.Cut(from, to);
     Later(fault, [this, clog, links] {
-      for (const auto& [from, to] : links) clog ? network_.Unclog(from, to) : network_.Mend(from, to);
+      for (const auto& [from, to] : links)
+        clog ? network_.Unclog(from, to) : network_.Mend(from, to);
     });
     // What is cut for long is noticed by the transports.
     if (!clog && fault.duration > s_.rpc.keepalive) {
@@ -289,7 +299,8 @@ class SimCluster {
     for (size_t i : probes) {
       const SimOutcome& outcome = *router_.outcomes()[i];
       if (!outcome.status.ok()) {
-        Violate(absl::StrCat("request ", i, ", sent after everything had healed: ", outcome.status.ToString()));
+        Violate(absl::StrCat("request ", i,
+                             ", sent after everything had healed: ", outcome.status.ToString()));
       }
     }
   }
@@ -298,29 +309,37 @@ class SimCluster {
     for (size_t i = 0; i < router_.outcomes().size() && violation_.empty(); ++i) {
       const SimOutcome& outcome = *router_.outcomes()[i];
       const std::string problem = Judge(outcome);
-      if (!problem.empty()) Violate(absl::StrCat("request ", i, " ", problem, ": ", outcome.status.ToString()));
+      if (!problem.empty())
+        Violate(absl::StrCat("request ", i, " ", problem, ": ", outcome.status.ToString()));
     }
   }
   std::string Judge(const SimOutcome& outcome) const {
     if (outcome.ends != 1) return absl::StrCat("ended ", outcome.ends, " times");
     if (outcome.ended > outcome.due + s_.router_pause_max + absl::Milliseconds(1)) {
-      return absl::StrCat("ended ", absl::FormatDuration(outcome.ended - outcome.due), " after its deadline");
+      return absl::StrCat("ended ", absl::FormatDuration(outcome.ended - outcome.due),
+                          " after its deadline");
     }
     switch (outcome.status.code()) {
-      case absl::StatusCode::kOk: return "";
-      case absl::StatusCode::kCancelled: return outcome.left ? "" : "was cancelled by nobody";
+      case absl::StatusCode::kOk:
+        return "";
+      case absl::StatusCode::kCancelled:
+        return outcome.left ? "" : "was cancelled by nobody";
       case absl::StatusCode::kDeadlineExceeded:
         if (outcome.ended < outcome.due) return "missed its deadline before it came";
         break;
-      // Losing workers or the race for pages often enough ends a request; in a calm world nobody loses.
+      // Losing workers or the race for pages often enough ends a request; in a calm world nobody
+      // loses.
       case absl::StatusCode::kUnavailable:
       case absl::StatusCode::kAborted:
       case absl::StatusCode::kNotFound:
       case absl::StatusCode::kFailedPrecondition:
-      case absl::StatusCode::kResourceExhausted: break;
-      default: return "ended with what only a bug explains";
+      case absl::StatusCode::kResourceExhausted:
+        break;
+      default:
+        return "ended with what only a bug explains";
     }
-    const bool hurried = outcome.status.code() == absl::StatusCode::kDeadlineExceeded;
+    const bool hurried =
+        outcome.status.code() == absl::StatusCode::kDeadlineExceeded && outcome.hurried;
     return s_.calm && !hurried ? "failed in a calm world" : "";
   }
 
@@ -359,7 +378,8 @@ class SimCluster {
     counts_.stale_messages += moves.stale_messages;
     counts_.duplicate_messages += moves.duplicate_messages;
     counts_.evictions += process.index().stats().evictions;
-    for (const char* point : kFaultPoints) counts_.points[point] += process.points().HitCount(point);
+    for (const char* point : kFaultPoints)
+      counts_.points[point] += process.points().HitCount(point);
   }
   SimResult Result() {
     uint64_t hash = world_.log_hash();
@@ -425,12 +445,14 @@ void SimCounts::Add(const SimCounts& other) {
 }
 
 std::string SimCounts::ToString() const {
-  std::string out = absl::StrCat(
-      events, " events, ", requests, " requests, ", ok, " ok, ", split, " split, ", cached, " with a prefix hit, ");
-  absl::StrAppend(&out, retries, " retries, ", migrations, " migrations, ", preempted, " recomputed, ", crashes,
-                  " crashes, ", transfers, " transfers, ", transfers_failed, " failed, ");
-  absl::StrAppend(&out, lease_expiries, " leases expired, ", stale_messages, " stale and ", duplicate_messages,
-                  " duplicate messages, ", evictions, " evictions, quarantine after ", quarantines, " events, drained in ",
+  std::string out = absl::StrCat(events, " events, ", requests, " requests, ", ok, " ok, ", split,
+                                 " split, ", cached, " with a prefix hit, ");
+  absl::StrAppend(&out, retries, " retries, ", migrations, " migrations, ", preempted,
+                  " recomputed, ", crashes, " crashes, ", transfers, " transfers, ",
+                  transfers_failed, " failed, ");
+  absl::StrAppend(&out, lease_expiries, " leases expired, ", stale_messages, " stale and ",
+                  duplicate_messages, " duplicate messages, ", evictions,
+                  " evictions, quarantine after ", quarantines, " events, drained in ",
                   absl::FormatDuration(drain_max));
   for (const auto& [name, count] : errors) absl::StrAppend(&out, ", ", count, " ", name);
   return out;

@@ -1,4 +1,5 @@
-// Runs one scenario: workers, router, networks and faults in one world, invariants after every event.
+// Runs one scenario: workers, router, networks and faults in one world, invariants after every
+// event.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ struct SimCounts {
   uint64_t duplicate_messages = 0;
   uint64_t quarantines = 0;  // events after which a page was in quarantine
   uint64_t evictions = 0;
-  uint64_t preempted = 0;  // requests with recomputed tokens
+  uint64_t preempted = 0;    // requests with recomputed tokens
   absl::Duration drain_max;  // from the last request's end until nothing was held
   std::map<std::string, uint64_t> errors;
   std::map<std::string, uint64_t> points;  // how often each fault point was reached
@@ -56,6 +57,7 @@ struct SimOptions {
 SimResult RunScenario(Scenario scenario, const SimOptions& options = {});
 
 // The tokens of a request alone on an engine of its own.
-std::vector<request::TokenId> ReferenceTokens(const engine::ToyModelOptions& model, const SimRequest& request);
+std::vector<request::TokenId> ReferenceTokens(const engine::ToyModelOptions& model,
+                                              const SimRequest& request);
 
 }  // namespace sluice::sim

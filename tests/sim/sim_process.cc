@@ -12,8 +12,9 @@ constexpr size_t kQueueMax = 1 << 20;  // mail of the simulated network is never
 
 }  // namespace
 
-SimProcess::SimProcess(testing::SimWorld& world, transport::LoopbackNetwork& network, absl::string_view name,
-                       cluster::Role role, const ProcessOptions& options, uint64_t seed)
+SimProcess::SimProcess(testing::SimWorld& world, transport::LoopbackNetwork& network,
+                       absl::string_view name, cluster::Role role, const ProcessOptions& options,
+                       uint64_t seed)
     : options_(options),
       engine_loop_(world.AddLoop(absl::StrCat(name, ".engine"), kQueueMax)),
       move_loop_(world.AddLoop(absl::StrCat(name, ".move"), kQueueMax)),
@@ -48,10 +49,11 @@ SimProcess::SimProcess(testing::SimWorld& world, transport::LoopbackNetwork& net
     });
   }
   worker_ = handoff::Worker::Create(
-      options.worker, {*model_, *pool_, *index_, *transport_, region.remote_key, engine_loop_, move_loop_, random_,
-                       description_.incarnation, &points_, [this](uint32_t tokens) {
-                         return (options_.step_cost + options_.token_cost * tokens) * slowdown_;
-                       }});
+      options.worker,
+      {*model_, *pool_, *index_, *transport_, region.remote_key, engine_loop_, move_loop_, random_,
+       description_.incarnation, &points_, [this](uint32_t tokens) {
+         return (options_.step_cost + options_.token_cost * tokens) * slowdown_;
+       }});
 }
 
 SimProcess::~SimProcess() {
@@ -61,7 +63,9 @@ SimProcess::~SimProcess() {
 }
 
 void SimProcess::SetPaused(bool whole, bool engine, bool move) {
-  const auto set = [](testing::SimLoop& loop, bool paused) { paused ? loop.Pause() : loop.Resume(); };
+  const auto set = [](testing::SimLoop& loop, bool paused) {
+    paused ? loop.Pause() : loop.Resume();
+  };
   network_.SetPaused(node(), whole);
   set(rpc_loop_, whole);
   set(engine_loop_, whole || engine);
@@ -104,11 +108,12 @@ std::string SimProcess::CheckInvariants() const {
     return absl::StrCat("pages are not conserved: ", load.pages.total(), " of ", pool_->size());
   }
   if (load.pages.quarantined != quarantined) {
-    return absl::StrCat(load.pages.quarantined, " pages in quarantine, the hand-off knows of ", quarantined);
+    return absl::StrCat(load.pages.quarantined, " pages in quarantine, the hand-off knows of ",
+                        quarantined);
   }
   if (load.engine.running + load.engine.waiting > options_.worker.calls_max) {
-    return absl::StrCat(load.engine.running, " sequences run and ", load.engine.waiting, " wait, of at most ",
-                        options_.worker.calls_max, " calls");
+    return absl::StrCat(load.engine.running, " sequences run and ", load.engine.waiting,
+                        " wait, of at most ", options_.worker.calls_max, " calls");
   }
   return "";
 }
@@ -119,7 +124,8 @@ std::string SimProcess::CheckIdle() {
     return absl::StrCat(load.engine.running, " sequences run and ", load.engine.waiting, " wait");
   }
   if (load.pages.active + load.pages.quarantined > 0) {
-    return absl::StrCat(load.pages.active, " pages are held, ", load.pages.quarantined, " in quarantine");
+    return absl::StrCat(load.pages.active, " pages are held, ", load.pages.quarantined,
+                        " in quarantine");
   }
   if (worker_->last_progress() != engine_loop_.clock().Now()) return "the engine has work";
   std::vector<LeaseId> credits;

@@ -1,4 +1,5 @@
-// One process of a worker: the whole real worker with the toy model, on three simulated threads. A restart is a new object.
+// One process of a worker: the whole real worker with the toy model, on three simulated threads. A
+// restart is a new object.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +21,14 @@
 namespace sluice::sim {
 
 // The named fault points of a worker's libraries.
-inline constexpr const char* kFaultPoints[] = {
-    "engine.before_forward", "engine.after_forward",   "handoff.grant",        "handoff.open",
-    "handoff.offer_sent",    "handoff.offer_received", "handoff.fetch_started", "handoff.fetch_done",
-    "handoff.commit_sent",   "handoff.commit_received", "handoff.landed",       "handoff.released",
-    "worker.prefill_started", "worker.first_token",    "worker.decode_started", "worker.token"};
+inline constexpr const char* kFaultPoints[] = {"engine.before_forward",  "engine.after_forward",
+                                               "handoff.grant",          "handoff.open",
+                                               "handoff.offer_sent",     "handoff.offer_received",
+                                               "handoff.fetch_started",  "handoff.fetch_done",
+                                               "handoff.commit_sent",    "handoff.commit_received",
+                                               "handoff.landed",         "handoff.released",
+                                               "worker.prefill_started", "worker.first_token",
+                                               "worker.decode_started",  "worker.token"};
 
 struct ProcessOptions {
   handoff::WorkerOptions worker;
@@ -40,12 +44,14 @@ struct ProcessOptions {
 class SimProcess {
  public:
   // `name` is the worker's; it stays over restarts. World and network outlive the process.
-  SimProcess(testing::SimWorld& world, transport::LoopbackNetwork& network, absl::string_view name, cluster::Role role,
-             const ProcessOptions& options, uint64_t seed);
-  // As kill -9: nothing runs after it, nobody is told. Not from within one of the process's own tasks.
+  SimProcess(testing::SimWorld& world, transport::LoopbackNetwork& network, absl::string_view name,
+             cluster::Role role, const ProcessOptions& options, uint64_t seed);
+  // As kill -9: nothing runs after it, nobody is told. Not from within one of the process's own
+  // tasks.
   ~SimProcess();
 
-  // Stops the whole process for a while, as SIGSTOP does, or one of its threads; its memory can be read all the same.
+  // Stops the whole process for a while, as SIGSTOP does, or one of its threads; its memory can be
+  // read all the same.
   void SetPaused(bool whole, bool engine, bool move);
   // Hands what the network has for this process to its move loop.
   void PostPoll();
@@ -67,7 +73,8 @@ class SimProcess {
 
   // What must hold after every event; empty if it does.
   std::string CheckInvariants() const;
-  // What must hold once there is nothing to do: nothing is held and nothing is under way. Empty if so.
+  // What must hold once there is nothing to do: nothing is held and nothing is under way. Empty if
+  // so.
   std::string CheckIdle();
 
   bool snapshot_wanted = true;  // by whoever keeps the index of blocks

@@ -12,7 +12,8 @@ using request::SampledToken;
 // One request: checks every event against the reference as it comes.
 class SimRouter::Client final : public cluster::FlowEvents {
  public:
-  Client(SimRouter& router, size_t number, SimOutcome& outcome, std::vector<request::TokenId> reference)
+  Client(SimRouter& router, size_t number, SimOutcome& outcome,
+         std::vector<request::TokenId> reference)
       : router_(router), number_(number), outcome_(outcome), reference_(std::move(reference)) {}
 
   void OnPlaced(const cluster::PlacementDecision&, Id128, Id128) override {
@@ -20,14 +21,16 @@ class SimRouter::Client final : public cluster::FlowEvents {
   }
 
   void OnToken(uint32_t position, const SampledToken& token, FinishReason finish) override {
-    if (outcome_.ends > 0 || outcome_.finish != FinishReason::kNone) return Problem("got a token after its end");
+    if (outcome_.ends > 0 || outcome_.finish != FinishReason::kNone)
+      return Problem("got a token after its end");
     if (position != outcome_.tokens.size()) {
-      return Problem(absl::StrCat("got position ", position, " after ", outcome_.tokens.size(), " tokens"));
+      return Problem(
+          absl::StrCat("got position ", position, " after ", outcome_.tokens.size(), " tokens"));
     }
     if (position >= reference_.size() || token.token != reference_[position]) {
-      return Problem(absl::StrCat("got token ", token.token, " at position ", position, ", attempt ",
-                                  summary_.attempts, "; undisturbed it is ",
-                                  position < reference_.size() ? absl::StrCat(reference_[position]) : "over"));
+      return Problem(
+          absl::StrCat("got token ", token.token, " at position ", position, "; undisturbed it is ",
+                       position < reference_.size() ? absl::StrCat(reference_[position]) : "over"));
     }
     outcome_.tokens.push_back(token.token);
     outcome_.finish = finish;
@@ -37,7 +40,9 @@ class SimRouter::Client final : public cluster::FlowEvents {
     router_.OnDone(*this, status, summary);
   }
 
-  void Problem(const std::string& what) { router_.problem_(absl::StrCat("request ", number_, " ", what)); }
+  void Problem(const std::string& what) {
+    router_.problem_(absl::StrCat("request ", number_, " ", what));
+  }
 
  private:
   friend class SimRouter;
@@ -45,7 +50,6 @@ class SimRouter::Client final : public cluster::FlowEvents {
   const size_t number_;
   SimOutcome& outcome_;
   const std::vector<request::TokenId> reference_;
-  cluster::FlowSummary summary_;
   cluster::FlowSpec spec_;
   bool leaves_content_ = false;
   std::optional<cluster::FairQueue::Ticket> ticket_;
@@ -53,8 +57,9 @@ class SimRouter::Client final : public cluster::FlowEvents {
   TimerId deadline_timer_ = kNoTimer;  // while it waits in the queue
 };
 
-SimRouter::SimRouter(testing::SimLoop& loop, RpcNet& net, SimClient::SlotOf slot_of, const RouterOptions& options,
-                     uint64_t seed, std::function<void(std::string)> problem)
+SimRouter::SimRouter(testing::SimLoop& loop, RpcNet& net, SimClient::SlotOf slot_of,
+                     const RouterOptions& options, uint64_t seed,
+                     std::function<void(std::string)> problem)
     : loop_(loop),
       net_(net),
       options_(options),
@@ -71,9 +76,8 @@ SimRouter::SimRouter(testing::SimLoop& loop, RpcNet& net, SimClient::SlotOf slot
                    random_,
                    budget_,
                    options.retry,
-                   [this](const cluster::PlacementQuery& query, const cluster::FlowSpec& spec, auto done) {
-                     Place(query, spec, std::move(done));
-                   }} {}
+                   [this](const cluster::PlacementQuery& query, const cluster::FlowSpec& spec,
+                          auto done) { Place(query, spec, std::move(done)); }} {}
 
 SimRouter::~SimRouter() = default;
 
@@ -83,7 +87,7 @@ size_t SimRouter::Submit(const SimRequest& request, std::vector<request::TokenId
   SimOutcome& outcome = *outcomes_.back();
   clients_.push_back(std::make_unique<Client>(*this, number, outcome, std::move(reference)));
   Client& client = *clients_.back();
-  outcome.arrived = true;
+  outcome.hurried = request.deadline < absl::Seconds(15);
   outcome.due = loop_.clock().Now() + request.deadline;
   ++live_;
 
@@ -92,7 +96,8 @@ size_t SimRouter::Submit(const SimRequest& request, std::vector<request::TokenId
   spec.context.tenant = TenantId(request.tenant);
   spec.context.priority = request.priority;
   spec.context.deadline = outcome.due;
-  if (request.reuse) spec.context.domain = kv::CacheDomain::Derive("secret", spec.context.tenant, "");
+  if (request.reuse)
+    spec.context.domain = kv::CacheDomain::Derive("secret", spec.context.tenant, "");
   spec.prompt = request.prompt;
   spec.sampling = request.sampling;
   client.leaves_content_ = request.leaves_content;
@@ -129,7 +134,8 @@ void SimRouter::Start(Client& client) {
 void SimRouter::Leave(Client& client) {
   if (client.outcome_.ends > 0) return;
   client.outcome_.left = true;
-  const absl::Status status = client.leaves_content_ ? absl::OkStatus() : absl::CancelledError("the client left");
+  const absl::Status status =
+      client.leaves_content_ ? absl::OkStatus() : absl::CancelledError("the client left");
   if (client.flow_ != nullptr) {
     client.flow_->Finish(status);
   } else {
@@ -137,14 +143,15 @@ void SimRouter::Leave(Client& client) {
   }
 }
 
-void SimRouter::OnDone(Client& client, const absl::Status& status, const cluster::FlowSummary& summary) {
-  client.summary_ = client.outcome_.summary = summary;
+void SimRouter::OnDone(Client& client, const absl::Status& status,
+                       const cluster::FlowSummary& summary) {
+  client.outcome_.summary = summary;
   if (status.ok() && !client.outcome_.left && client.outcome_.finish == FinishReason::kNone) {
     client.Problem("is done without a finish");
   }
   if (status.ok() && !client.outcome_.left && client.outcome_.tokens != client.reference_) {
-    client.Problem(absl::StrCat("is done after ", client.outcome_.tokens.size(), " of ", client.reference_.size(),
-                                " tokens"));
+    client.Problem(absl::StrCat("is done after ", client.outcome_.tokens.size(), " of ",
+                                client.reference_.size(), " tokens"));
   }
   End(client, status);
 }
@@ -155,11 +162,13 @@ void SimRouter::End(Client& client, const absl::Status& status) {
   outcome.status = status;
   outcome.ended = loop_.clock().Now();
   --live_;
-  if (client.deadline_timer_ != kNoTimer) loop_.Cancel(std::exchange(client.deadline_timer_, kNoTimer));
+  if (client.deadline_timer_ != kNoTimer)
+    loop_.Cancel(std::exchange(client.deadline_timer_, kNoTimer));
   if (client.ticket_) queue_.Finished(*std::exchange(client.ticket_, std::nullopt));
   // The flow is still on the stack above.
   loop_.Post([&client] {
-    if (client.flow_ != nullptr && client.flow_.use_count() > 1) client.Problem("has a flow that outlives it");
+    if (client.flow_ != nullptr && client.flow_.use_count() > 1)
+      client.Problem("has a flow that outlives it");
     client.flow_.reset();
   });
 }
@@ -170,7 +179,8 @@ void SimRouter::Place(const cluster::PlacementQuery& query, const cluster::FlowS
   const std::vector<cluster::WorkerState> workers = directory_.Workers();
   if (spec.context.domain.has_value() && !workers.empty()) {
     const cluster::WorkerDescription& any = workers.front().description;
-    keys = kv::BlockKeys(*spec.context.domain, {any.model_digest, any.numerics_id, any.layout_hash, ""}, spec.prompt,
+    keys = kv::BlockKeys(*spec.context.domain,
+                         {any.model_digest, any.numerics_id, any.layout_hash, ""}, spec.prompt,
                          any.page_tokens);
   }
   loop_.RunAt(loop_.clock().Now() + options_.lookup_max * random_.Unit(),
@@ -208,7 +218,8 @@ void SimRouter::Tick() {
 void SimRouter::PublishView() {
   std::vector<cluster::Directory::Update> updates;
   for (const auto& [id, known] : workers_) {
-    updates.push_back({known.last.description, known.last.load, /*ready=*/true, /*draining=*/false});
+    updates.push_back(
+        {known.last.description, known.last.load, /*ready=*/true, /*draining=*/false});
   }
   std::vector<WorkerId> lost;
   directory_.ApplyView(++view_version_, std::move(updates), &lost);
@@ -227,12 +238,14 @@ bool SimRouter::Knows(const WorkerId& worker, Incarnation incarnation) const {
 
 std::string SimRouter::CheckIdle() const {
   if (queue_.running() + queue_.waiting() > 0) {
-    return absl::StrCat("the queue holds ", queue_.running(), " running and ", queue_.waiting(), " waiting requests");
+    return absl::StrCat("the queue holds ", queue_.running(), " running and ", queue_.waiting(),
+                        " waiting requests");
   }
   for (const cluster::WorkerState& worker : directory_.Workers()) {
     if (worker.sent_requests + worker.sent_prefill_tokens + worker.sent_decode_tokens > 0) {
-      return absl::StrCat("worker ", worker.description.id.value(), " has ", worker.sent_requests, " requests, ",
-                          worker.sent_prefill_tokens, " and ", worker.sent_decode_tokens, " tokens on its book");
+      return absl::StrCat("worker ", worker.description.id.value(), " has ", worker.sent_requests,
+                          " requests, ", worker.sent_prefill_tokens, " and ",
+                          worker.sent_decode_tokens, " tokens on its book");
     }
   }
   if (net_.open_streams() > 0) return absl::StrCat(net_.open_streams(), " calls are open");

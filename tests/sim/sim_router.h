@@ -1,4 +1,5 @@
-// One router and the manager that tells it of workers: the real request flow, queue, directory, placement and block index.
+// One router and the manager that tells it of workers: the real request flow, queue, directory,
+// placement and block index.
 #pragma once
 
 #include <cstdint>
@@ -40,15 +41,15 @@ struct SimRequest {
 
 // What the client saw.
 struct SimOutcome {
-  bool arrived = false;
   int ends = 0;
   std::vector<request::TokenId> tokens;
   request::FinishReason finish = request::FinishReason::kNone;
   absl::Status status;
   cluster::FlowSummary summary;
-  absl::Time due;    // arrival + deadline
+  absl::Time due;  // arrival + deadline
   absl::Time ended;
   bool left = false;
+  bool hurried = false;  // the deadline leaves no time to wait
 };
 
 struct RouterOptions {
@@ -73,8 +74,8 @@ struct Heartbeat {
 class SimRouter {
  public:
   // `problem` hears of what must never happen; `slot_of` maps workers to the network's slots.
-  SimRouter(testing::SimLoop& loop, RpcNet& net, SimClient::SlotOf slot_of, const RouterOptions& options, uint64_t seed,
-            std::function<void(std::string)> problem);
+  SimRouter(testing::SimLoop& loop, RpcNet& net, SimClient::SlotOf slot_of,
+            const RouterOptions& options, uint64_t seed, std::function<void(std::string)> problem);
   ~SimRouter();
 
   // A request arrives now. `reference` is what an undisturbed run says. Returns its number.

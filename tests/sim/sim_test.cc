@@ -2,14 +2,14 @@
 //   sim_test                    500 seeds and those of corpus/seeds.txt
 //   sim_test --seed=N           that one, telling what happens
 //   sim_test --seeds=N --first=M    N seeds from M on
+#include <gtest/gtest.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "base/log.h"
 #include "tests/sim/sim_cluster.h"
