@@ -124,7 +124,7 @@ class Maker {
       r.sampling.max_tokens =
           static_cast<uint32_t>(Range(1, std::min<uint64_t>(60, tokens_max - r.prompt.size())));
       MakeSampling(&r.sampling);
-      r.tenant = Chance(0.8) ? "t" : "u";
+      r.tenant = std::string(1, Chance(0.8) ? 't' : 'u');
       r.reuse = Chance(0.7);
       r.priority = static_cast<int32_t>(random_.Below(3)) - 1;
       r.deadline = Chance(0.15) ? Time(absl::Milliseconds(100), absl::Seconds(3))
