@@ -263,6 +263,9 @@ void RequestFlow::OnFirstToken(const SampledToken& token, FinishReason finish) {
   }
   auto early = std::exchange(attempt_.early, {});
   Emit(token, finish);
+  if (attempt_.decode_gave_up && !IsTerminal(phase_)) {
+    return Fail(attempt_.decision.decode, absl::Status(*attempt_.decode_gave_up));
+  }
   for (auto& [next, reason] : early) {
     if (IsTerminal(phase_)) return;
     Emit(next, reason);
@@ -275,6 +278,7 @@ void RequestFlow::OnPrefillEnd(const absl::Status& status, const engine::Sequenc
   Unbook(true);
   summary_.transferred_bytes += transferred_bytes;
   if (summary_.attempts > 1) summary_.usage.recomputed_tokens += stats.computed_tokens;
+  if (attempt_.decode_gave_up) return Fail(attempt_.decision.decode, absl::Status(*attempt_.decode_gave_up));
   // Once the pages are verified elsewhere and the first token is here, the prefill worker has nothing left to say.
   if (!status.ok() && (!attempt_.prompt_ready || emitted_.empty())) Fail(attempt_.decision.prefill, status);
 }
@@ -313,6 +317,10 @@ void RequestFlow::OnDecodeEnd(const absl::Status& status, const engine::Sequence
   attempt_.decode_call.reset();
   attempt_.lease.reset();
   summary_.usage.recomputed_tokens += stats.recomputed_tokens;
+  if (absl::IsAborted(status) && attempt_.prefill_call && emitted_.empty()) {
+    attempt_.decode_gave_up = status;
+    return;
+  }
   if (!status.ok()) return Fail(attempt_.decision.decode, status);
   // Its last token may be waiting for the first one of the prefill worker.
   if (attempt_.early.empty()) Fail(attempt_.decision.decode, absl::InternalError("the stream ended without a finish"));

@@ -97,6 +97,9 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
     std::optional<handoff::CallId> decode_call;
     bool prefill_booked = false;
     bool decode_booked = false;
+    // The decode worker gave up before the first token was here: either the prefill worker withdrew because the stream ends with
+    // that token, or the attempt has failed. What the prefill worker says next decides.
+    std::optional<absl::Status> decode_gave_up;
     bool prompt_ready = false;  // pages verified, or being computed where they are decoded
     // Tokens of the decode worker that overtook the first token of the prefill worker; fewer than max_tokens.
     std::vector<std::pair<request::SampledToken, request::FinishReason>> early;

@@ -252,6 +252,36 @@ TEST_F(RequestFlowTest, AStreamThatEndsWithItsFirstTokenCancelsTheRest) {
   ExpectNothingHeld();
 }
 
+TEST_F(RequestFlowTest, ADecodeWorkerThatHearsOfTheEndFirstIsNoFailure) {
+  auto flow = Start();
+  client_.decodes[0].events->OnEnd(absl::AbortedError("the holder withdrew: the stream ended with its first token"), {});
+  EXPECT_FALSE(events_.done);
+  client_.prefills[0].events->OnFirstToken(Token(2), FinishReason::kStop);
+  EXPECT_TRUE(events_.done && events_.status.ok());
+  EXPECT_EQ(events_.summary.attempts, 1u);
+  ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, ADecodeWorkerThatGaveUpFailsTheAttemptOnceThePrefillWorkerSaysNoEnd) {
+  for (const bool first_token : {false, true}) {
+    events_ = RecordingEvents();
+    const size_t before = client_.prefills.size();
+    auto flow = Start();
+    client_.decodes.back().events->OnEnd(absl::AbortedError("a piece was damaged"), {});
+    EXPECT_EQ(client_.prefills.size(), before + 1);
+    if (first_token) {
+      client_.prefills.back().events->OnFirstToken(Token(100), FinishReason::kNone);
+    } else {
+      client_.prefills.back().events->OnEnd(absl::AbortedError("the taker gave up"), {}, 0);
+    }
+    world_.RunFor(absl::Seconds(1));
+    ASSERT_EQ(client_.prefills.size(), before + 2);
+    Serve(8);
+    EXPECT_EQ(events_.tokens, AllTokens());
+    EXPECT_TRUE(events_.status.ok());
+  }
+}
+
 TEST_F(RequestFlowTest, APrefillFailureBeforeTheFirstTokenIsRetriedElsewhere) {
   auto flow = Start();
   const WorkerId first = client_.prefills[0].worker;
@@ -408,6 +438,7 @@ TEST_F(RequestFlowTest, ASecondFailureInARowIsTriedOnAnotherWorker) {
   auto flow = Start();
   for (int failures = 0; failures < 2; ++failures) {
     client_.decodes.back().events->OnEnd(absl::AbortedError("lease"), {});
+    client_.prefills.back().events->OnEnd(absl::AbortedError("the taker gave up"), {}, 0);
     world_.RunFor(absl::Seconds(1));
   }
   ASSERT_EQ(client_.decodes.size(), 3u);

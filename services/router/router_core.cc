@@ -58,7 +58,8 @@ void RouterCore::OnView(const v1::WorkerView& view, bool fresh) {
   }
   std::vector<WorkerId> lost;
   if (!directory_.ApplyView(view.version(), std::move(updates), &lost)) return;
-  state_.SetReady(any_ready);
+  worker_ready_ = any_ready;
+  UpdateReady();
   const auto calls = calls_;  // a flow that ends changes the set
   for (const WorkerId& worker : lost) {
     SLUICE_LOG(kWarning) << "worker is gone" << Field("worker", worker);
@@ -77,17 +78,28 @@ void RouterCore::LoadModel(const std::string& name, const std::string& path) {
   }
   text_loop_.Post([this, name, path] {
     auto model = services::LoadTextModel(path);
-    MutexLock lock(models_mutex_);
-    Served& served = models_[name];
-    served.loading = false;
     if (!model.ok()) {
       SLUICE_LOG(kError) << "cannot load the tokenizer" << Field("model", name) << Field("path", path)
                          << Field("status", model.status().ToString());
-      return;
     }
-    served.text = *std::move(model);
-    served.created_s = absl::ToUnixSeconds(loop_.clock().WallNow());
+    {
+      MutexLock lock(models_mutex_);
+      Served& served = models_[name];
+      served.loading = false;
+      if (model.ok()) served.text = *std::move(model);
+      served.created_s = absl::ToUnixSeconds(loop_.clock().WallNow());
+    }
+    loop_.Post([this] { UpdateReady(); });
   });
+}
+
+void RouterCore::UpdateReady() {
+  bool model_loaded = false;
+  {
+    MutexLock lock(models_mutex_);
+    for (const auto& [name, served] : models_) model_loaded = model_loaded || served.text != nullptr;
+  }
+  state_.SetReady(worker_ready_ && model_loaded);
 }
 
 absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>>> RouterCore::FindModel(

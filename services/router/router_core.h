@@ -93,6 +93,8 @@ class RouterCore final : public rpc::InferenceBackend {
              absl::AnyInvocable<void(absl::StatusOr<cluster::PlacementDecision>)> done);
   v1::LookupRequest LookupFor(const cluster::FlowSpec& spec) const;
   void LoadModel(const std::string& name, const std::string& path);
+  // Ready: a worker admits, and its model's text side is loaded.
+  void UpdateReady();
   absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>>> FindModel(absl::string_view name);
   void RememberSession(const Generation& generation, const GenerationReport& report);
 
@@ -109,6 +111,7 @@ class RouterCore final : public rpc::InferenceBackend {
   std::unique_ptr<ClusterLink> link_;
   std::unique_ptr<cluster::FlowEnvironment> environment_;
   absl::flat_hash_set<std::shared_ptr<Call>> calls_;
+  bool worker_ready_ = false;
   struct Session {
     WorkerId prefill;
     WorkerId decode;
