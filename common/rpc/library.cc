@@ -1,5 +1,9 @@
 #include "rpc/library.h"
 
+#include <unistd.h>
+
+#include <cstdio>
+
 #include "grpc/grpc.h"
 
 namespace sluice::rpc {
@@ -9,6 +13,11 @@ void KeepGrpcRunning() {
     grpc_init();
     return true;
   }();
+}
+
+void ExitProcess(int code) {
+  std::fflush(nullptr);
+  _exit(code);
 }
 
 }  // namespace sluice::rpc

@@ -7,4 +7,8 @@ namespace sluice::rpc {
 // 10 s for stragglers, at the end of a process and in between. Thread-safe; idempotent.
 void KeepGrpcRunning();
 
+// Ends a process that used gRPC: the last thing main does, once everything of ours is stopped. Flushes stdio and leaves without
+// static destructors, because gRPC's threads still run and 1.51 aborts now and then when its libraries are torn down under them.
+[[noreturn]] void ExitProcess(int code);
+
 }  // namespace sluice::rpc

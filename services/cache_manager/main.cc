@@ -3,6 +3,7 @@
 #include "base/status_macros.h"
 #include "config/config.h"
 #include "config/yaml.h"
+#include "rpc/library.h"
 #include "services/cache_manager/cache_manager_service.h"
 #include "services/process/flags.h"
 #include "services/process/service_process.h"
@@ -45,4 +46,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace sluice::cache_manager
 
-int main(int argc, char** argv) { return sluice::cache_manager::Main(argc, argv); }
+int main(int argc, char** argv) { sluice::rpc::ExitProcess(sluice::cache_manager::Main(argc, argv)); }

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "rpc/library.h"
 #include "services/cli/command.h"
 
 namespace sluice::cli {
@@ -41,4 +42,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace sluice::cli
 
-int main(int argc, char** argv) { return sluice::cli::Main(argc, argv); }
+int main(int argc, char** argv) { sluice::rpc::ExitProcess(sluice::cli::Main(argc, argv)); }

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "config/yaml.h"
 #include "http/openai_server.h"
+#include "rpc/library.h"
 #include "services/process/flags.h"
 #include "services/process/service_process.h"
 #include "services/router/cluster_link.h"
@@ -147,4 +148,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace sluice::router
 
-int main(int argc, char** argv) { return sluice::router::Main(argc, argv); }
+int main(int argc, char** argv) { sluice::rpc::ExitProcess(sluice::router::Main(argc, argv)); }
