@@ -42,7 +42,7 @@ INCLUDES = [
 # In any tracked text file.
 EVERYWHERE = [
     (r"(?<![\w.])/(work|farm)/", "a path of one machine"),
-    (r"(?<![\w.])/tmp/bash_jobs", "a path of one machine"),
+    (r"(?<![\w.])/tmp/bash[_]jobs", "a path of one machine"),
 ]
 BACKEND_IF = re.compile(r"^\s*#\s*if.*(UCX|CUDA|NCCL|GRPC|PROMETHEUS)")
 
