@@ -47,19 +47,12 @@ absl::StatusOr<std::vector<request::TokenId>> EncodeInput(const v1::GenerateRequ
       return ids;
     }
     case v1::GenerateRequest::kMessages: {
-      std::vector<text::ChatMessage> messages;
+      const auto& messages = request.messages().messages();
       size_t bytes = 0;
-      for (const v1::Message& message : request.messages().messages()) {
-        messages.push_back({message.role(), message.content(), ""});
-        bytes += message.content().size();
-      }
-      if (messages.size() > kMessagesMax) return BadField("messages", absl::StrCat("more than ", kMessagesMax, " messages"));
+      for (const v1::Message& message : messages) bytes += message.content().size();
+      if (static_cast<size_t>(messages.size()) > kMessagesMax) return BadField("messages", absl::StrCat("more than ", kMessagesMax, " messages"));
       SLUICE_RETURN_IF_ERROR(CheckPromptBytes(bytes, model));
-      text::ChatOptions options;
-      if (request.messages().has_add_generation_prompt()) {
-        options.add_generation_prompt = request.messages().add_generation_prompt();
-      }
-      auto ids = model.EncodeChat(messages, options, nullptr);
+      auto ids = EncodeMessages(request.messages(), model, nullptr);
       if (!ids.ok()) return InField("messages", ids.status());
       return ids;
     }
@@ -141,6 +134,15 @@ absl::Status CheckTokens(const std::vector<request::TokenId>& prompt, int32_t vo
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<request::TokenId>> EncodeMessages(const v1::Messages& messages, const services::TextModel& model,
+                                                             std::string* rendered) {
+  std::vector<text::ChatMessage> conversation;
+  for (const v1::Message& message : messages.messages()) conversation.push_back({message.role(), message.content(), ""});
+  text::ChatOptions options;
+  if (messages.has_add_generation_prompt()) options.add_generation_prompt = messages.add_generation_prompt();
+  return model.EncodeChat(conversation, options, rendered);
+}
 
 absl::StatusOr<PreparedRequest> PrepareRequest(v1::GenerateRequest request, const rpc::Caller& caller,
                                                std::shared_ptr<const services::TextModel> model,

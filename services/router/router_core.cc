@@ -12,6 +12,14 @@
 #include "rpc/error.h"
 
 namespace sluice::router {
+namespace {
+
+// Sessions of one tenant never meet another's.
+std::string SessionKey(const PreparedRequest& prepared) {
+  return absl::StrCat(prepared.flow.context.tenant.value(), "\n", prepared.request.session_affinity());
+}
+
+}  // namespace
 
 RouterCore::RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, RandomSource& random, RouterMetrics& metrics,
                        rpc::ServiceState& state, const ClientFactory& make_client)
@@ -172,8 +180,7 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
   flow.context.domain = kv::CacheDomain::Derive(options_.cache_secret, flow.context.tenant,
                                                 call->prepared->request.cache_salt());
   if (!call->prepared->request.session_affinity().empty()) {
-    const auto session = sessions_.find(absl::StrCat(flow.context.tenant.value(), "\n",
-                                                     call->prepared->request.session_affinity()));
+    const auto session = sessions_.find(SessionKey(*call->prepared));
     if (session != sessions_.end()) {
       flow.affine_prefill = session->second.prefill;
       flow.affine_decode = session->second.decode;
@@ -253,7 +260,7 @@ void RouterCore::RememberSession(const Generation& generation, const GenerationR
   const PreparedRequest& prepared = generation.prepared();
   if (prepared.request.session_affinity().empty()) return;
   if (sessions_.size() >= options_.sessions_max) sessions_.erase(sessions_.begin());
-  sessions_[absl::StrCat(prepared.flow.context.tenant.value(), "\n", prepared.request.session_affinity())] = {
+  sessions_[SessionKey(prepared)] = {
       report.first_choice.prefill, report.first_choice.decode};
 }
 
@@ -337,15 +344,7 @@ absl::StatusOr<v1::TokenizeResponse> RouterCore::Tokenize(const v1::TokenizeRequ
   v1::TokenizeResponse response;
   std::vector<request::TokenId> ids;
   if (request.has_messages()) {
-    std::vector<text::ChatMessage> messages;
-    for (const v1::Message& message : request.messages().messages()) {
-      messages.push_back({message.role(), message.content(), ""});
-    }
-    text::ChatOptions options;
-    if (request.messages().has_add_generation_prompt()) {
-      options.add_generation_prompt = request.messages().add_generation_prompt();
-    }
-    SLUICE_ASSIGN_OR_RETURN(ids, model.second->EncodeChat(messages, options, response.mutable_rendered()));
+    SLUICE_ASSIGN_OR_RETURN(ids, EncodeMessages(request.messages(), *model.second, response.mutable_rendered()));
   } else {
     if (model.second->tokenizer == nullptr) return absl::FailedPreconditionError("the model has no tokenizer");
     SLUICE_ASSIGN_OR_RETURN(ids, model.second->tokenizer->Encode(request.text(), request.special()));
