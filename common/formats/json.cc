@@ -3,6 +3,7 @@
 #include <boost/json/basic_parser_impl.hpp>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -82,12 +83,23 @@ class Builder {
     Append(part);
     return Push(JsonValue(std::exchange(partial_, {})), error);
   }
-  bool on_number_part(View, Error&) { return true; }
-  bool on_int64(int64_t value, View, Error& error) { return Push(JsonValue(value), error); }
+  bool on_number_part(View part, Error&) { return Append(part); }
+  bool on_int64(int64_t value, View, Error& error) {
+    partial_.clear();
+    return Push(JsonValue(value), error);
+  }
   bool on_uint64(uint64_t value, View, Error& error) {
+    partial_.clear();
     return Push(JsonValue(static_cast<double>(value)), error);
   }
-  bool on_double(double value, View, Error& error) { return Push(JsonValue(value), error); }
+  // The parser's own value may be off by a unit in the last place, so its text is read again.
+  bool on_double(double value, View part, Error& error) {
+    Append(part);
+    double exact = value;
+    const std::string text = std::exchange(partial_, {});
+    if (!absl::SimpleAtod(text, &exact)) exact = value;
+    return Push(JsonValue(exact), error);
+  }
   bool on_bool(bool value, Error& error) { return Push(JsonValue(value), error); }
   bool on_null(Error& error) { return Push(JsonValue(), error); }
   bool on_comment_part(View, Error&) { return true; }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 namespace sluice::formats {
 namespace {
 
@@ -12,6 +14,16 @@ std::string ErrorOf(absl::string_view text, const JsonLimits& limits = {}) {
   const auto value = ParseJson(text, "f.json", limits);
   EXPECT_FALSE(value.ok()) << text;
   return std::string(value.status().message());
+}
+
+TEST(Json, NumbersAreReadExactly) {
+  for (const char* text :
+       {"0.1", "1e-05", "2.2250738585072014e-308", "9007199254740993.0", "0.30000000000000004",
+        "123456789.12345678e3", "-1.7976931348623157e308", "8.41e21", "5e-324"}) {
+    const auto value = ParseJson(text, "f.json");
+    ASSERT_TRUE(value.ok()) << value.status();
+    EXPECT_EQ(*value->AsDouble(), std::strtod(text, nullptr)) << text;
+  }
 }
 
 TEST(Json, KeepsOrderAndTypes) {

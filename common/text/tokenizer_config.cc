@@ -6,7 +6,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "text/chat_template.h"
 #include "text/json_util.h"
 #include "text/vocabulary_builder.h"
 
@@ -75,22 +74,6 @@ absl::StatusOr<AddedToken> ReadAddedToken(const json::value& value, int64_t id) 
                                                    "' has single_word, which is not supported"));
   }
   return token;
-}
-
-absl::StatusOr<std::string> ChatTemplateText(absl::string_view tokenizer_config_json) {
-  constexpr absl::string_view kKey = "chat_template";
-  SLUICE_ASSIGN_OR_RETURN(
-      const json::object config,
-      ParseJsonObject(tokenizer_config_json, "tokenizer_config.json", kTokenizerFileBytesMax));
-  const json::value* value = FindValue(config, kKey);
-  if (value == nullptr || !value->is_array()) return GetString(config, kKey, "");
-  for (const json::value& entry : value->get_array()) {
-    if (!entry.is_object()) break;
-    SLUICE_ASSIGN_OR_RETURN(const std::string name, GetString(entry.get_object(), "name", ""));
-    if (name == "default") return GetString(entry.get_object(), "template", "");
-  }
-  return absl::InvalidArgumentError(
-      "tokenizer_config.json: chat_template is a list without an entry named 'default'");
 }
 
 absl::Status ApplyTokenizerConfig(const json::object& config, TokenizerSpec* spec) {

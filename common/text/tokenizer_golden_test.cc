@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "text/chat_template.h"
 #include "text/detokenizer.h"
 #include "text/testing/golden.h"
 #include "text/tokenizer.h"
@@ -11,7 +10,6 @@
 namespace sluice::text {
 namespace {
 
-using testing::GoldenFile;
 using testing::GoldenJson;
 using testing::GoldenTokenizer;
 using testing::Ids;
@@ -56,28 +54,6 @@ TEST_P(GoldenCases, DecodingGivesTheTextBack) {
 
 INSTANTIATE_TEST_SUITE_P(Vocabularies, GoldenCases,
                          ::testing::Values("glm", "qwen", "kimi", "smollm2"));
-
-TEST(SmolLm2, ChatMessagesGiveTheIdsOfTheReferenceRun) {
-  const auto tokenizer = GoldenTokenizer("smollm2");
-  ASSERT_NE(tokenizer, nullptr);
-  const auto chat = RecognizeChatTemplate(GoldenFile("tokenizer/smollm2/chat_template.txt"));
-  ASSERT_TRUE(chat.ok()) << chat.status();
-  EXPECT_EQ((*chat)->name(), "smollm2");
-  int rendered = 0;
-  const auto cases = GoldenJson("tokenizer/smollm2/cases.json");
-  for (const auto& value : cases.as_array()) {
-    const auto& c = value.as_object();
-    if (c.at("message").is_null()) continue;
-    const ChatMessage message{"user", std::string(c.at("message").as_string()), ""};
-    const auto segments = (*chat)->Render({message}, {});
-    ASSERT_TRUE(segments.ok()) << segments.status();
-    const auto ids = tokenizer->EncodeSegments(*segments);
-    ASSERT_TRUE(ids.ok()) << ids.status();
-    EXPECT_EQ(*ids, Ids(c.at("ids_special")));
-    ++rendered;
-  }
-  EXPECT_EQ(rendered, 4);
-}
 
 TEST(SmolLm2, RolesOfTheVocabulary) {
   const auto tokenizer = GoldenTokenizer("smollm2");

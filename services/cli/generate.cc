@@ -27,8 +27,9 @@ struct GenerateFlags {
 absl::StatusOr<std::vector<request::TokenId>> PromptOf(const GenerateFlags& flags, const services::TextModel& text_model) {
   if (!flags.tokens.empty()) return ParseTokenList(flags.tokens);
   if (!flags.chat.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(const ChatFile chat, ReadChatFile(flags.chat));
-    return text_model.EncodeChat(chat.messages, chat.options, nullptr);
+    SLUICE_ASSIGN_OR_RETURN(const text::ChatRequest chat, ReadChatFile(flags.chat));
+    SLUICE_ASSIGN_OR_RETURN(services::EncodedChat encoded, text_model.EncodeChat(chat));
+    return std::move(encoded.ids);
   }
   return text_model.EncodePrompt(flags.text, false);
 }

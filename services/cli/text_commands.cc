@@ -49,8 +49,8 @@ absl::Status Detokenize(const TextFlags& flags) {
 absl::Status Render(const TextFlags& flags) {
   SLUICE_ASSIGN_OR_RETURN(const auto model, services::LoadTextModel(flags.model));
   if (model->chat_template == nullptr) return model->template_error;
-  SLUICE_ASSIGN_OR_RETURN(const ChatFile chat, ReadChatFile(flags.chat));
-  SLUICE_ASSIGN_OR_RETURN(const auto segments, model->chat_template->Render(chat.messages, chat.options));
+  SLUICE_ASSIGN_OR_RETURN(const text::ChatRequest chat, ReadChatFile(flags.chat));
+  SLUICE_ASSIGN_OR_RETURN(const auto segments, model->chat_template->Render(chat));
   // The prompt exactly, without a newline of ours.
   const std::string prompt = text::PromptText(segments);
   std::fwrite(prompt.data(), 1, prompt.size(), stdout);
@@ -82,7 +82,7 @@ void AddTextCommands(CLI::App& app, Command* run) {
 
   CLI::App* render = app.add_subcommand("render", "A conversation to the prompt text of the model's chat template");
   render->add_option("--model", flags->model, "Model folder, .gguf file or toy")->required();
-  render->add_option("--chat", flags->chat, "JSON file with messages")->required();
+  render->add_option("--chat", flags->chat, "JSON file: messages, tools, chat_template_kwargs")->required();
   render->footer(
       "Example:\n"
       "  echo '{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}' > chat.json\n"

@@ -27,9 +27,8 @@ struct PreparedRequest {
   std::vector<uint32_t> resume_positions;  // empty, or one per choice
 };
 
-// Renders and encodes a conversation; `rendered`, if given, gets the prompt text. Errors: those of TextModel::EncodeChat.
-absl::StatusOr<std::vector<request::TokenId>> EncodeMessages(const v1::Messages& messages, const services::TextModel& model,
-                                                             std::string* rendered);
+// Renders and encodes a conversation. Errors: those of TextModel::EncodeChat.
+absl::StatusOr<services::EncodedChat> EncodeMessages(const v1::Messages& messages, const services::TextModel& model);
 
 // Encodes and checks. Runs on any thread. Errors carry an ErrorDetail with the field.
 // `served_name` is what the cluster calls the model.

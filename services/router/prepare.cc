@@ -9,6 +9,7 @@
 #include "rpc/domain.h"
 #include "rpc/error.h"
 #include "services/router/generation.h"
+#include "text/chat/conversation.h"
 
 namespace sluice::router {
 namespace {
@@ -52,9 +53,9 @@ absl::StatusOr<std::vector<request::TokenId>> EncodeInput(const v1::GenerateRequ
       for (const v1::Message& message : messages) bytes += message.content().size();
       if (static_cast<size_t>(messages.size()) > kMessagesMax) return BadField("messages", absl::StrCat("more than ", kMessagesMax, " messages"));
       SLUICE_RETURN_IF_ERROR(CheckPromptBytes(bytes, model));
-      auto ids = EncodeMessages(request.messages(), model, nullptr);
-      if (!ids.ok()) return InField("messages", ids.status());
-      return ids;
+      auto chat = EncodeMessages(request.messages(), model);
+      if (!chat.ok()) return InField("messages", chat.status());
+      return std::move(chat->ids);
     }
     case v1::GenerateRequest::kTokenIds: {
       auto ids = rpc::ParseTokens(request.token_ids().ids());
@@ -135,13 +136,15 @@ absl::Status CheckTokens(const std::vector<request::TokenId>& prompt, int32_t vo
 
 }  // namespace
 
-absl::StatusOr<std::vector<request::TokenId>> EncodeMessages(const v1::Messages& messages, const services::TextModel& model,
-                                                             std::string* rendered) {
-  std::vector<text::ChatMessage> conversation;
-  for (const v1::Message& message : messages.messages()) conversation.push_back({message.role(), message.content(), ""});
-  text::ChatOptions options;
-  if (messages.has_add_generation_prompt()) options.add_generation_prompt = messages.add_generation_prompt();
-  return model.EncodeChat(conversation, options, rendered);
+absl::StatusOr<services::EncodedChat> EncodeMessages(const v1::Messages& messages, const services::TextModel& model) {
+  text::ChatRequest chat;
+  formats::JsonValue::Array conversation;
+  for (const v1::Message& message : messages.messages()) {
+    conversation.push_back(text::TextMessage(message.role(), message.content()));
+  }
+  chat.messages = formats::JsonValue(std::move(conversation));
+  if (messages.has_add_generation_prompt()) chat.add_generation_prompt = messages.add_generation_prompt();
+  return model.EncodeChat(chat);
 }
 
 absl::StatusOr<PreparedRequest> PrepareRequest(v1::GenerateRequest request, const rpc::Caller& caller,

@@ -10,6 +10,8 @@
 #include "engine/toy_model.h"
 #include "model/model_files.h"
 #include "model/tokenizer_inputs.h"
+#include "text/chat/families.h"
+#include "text/chat/recognize.h"
 
 namespace sluice::services {
 namespace {
@@ -48,19 +50,34 @@ absl::StatusOr<text::TokenizerSpec> SpecOf(const model::TokenizerInputs& inputs)
   return absl::NotFoundError("the model's files hold no tokenizer");
 }
 
+// The text of a token that a template may print by name; "" without one.
+std::string TokenText(const text::Tokenizer& tokenizer, std::optional<text::TokenId> id) {
+  return id.has_value() ? std::string(tokenizer.TokenBytes(*id)) : "";
+}
+
+void AddTemplate(const std::string& chat_template, TextModel* result) {
+  if (chat_template.empty()) {
+    result->template_error = absl::NotFoundError(
+        "the model's files hold no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)");
+    return;
+  }
+  const text::Tokenizer& tokenizer = *result->tokenizer;
+  text::TemplateSource source;
+  source.text = chat_template;
+  source.bos_token = TokenText(tokenizer, tokenizer.bos_id());
+  source.pad_token = TokenText(tokenizer, tokenizer.pad_id());
+  if (!tokenizer.eos_ids().empty()) source.eos_token = TokenText(tokenizer, tokenizer.eos_ids().front());
+  result->chat_template = text::RecognizeFamily(source);
+  if (result->chat_template == nullptr) {
+    result->template_error = absl::UnimplementedError(
+        absl::StrCat("the chat template of this model (", chat_template.size(), " bytes) is of no known family"));
+  }
+}
+
 absl::Status AddTokenizer(const model::TokenizerInputs& inputs, TextModel* result) {
   SLUICE_ASSIGN_OR_RETURN(text::TokenizerSpec spec, SpecOf(inputs));
   SLUICE_ASSIGN_OR_RETURN(result->tokenizer, text::Tokenizer::Create(std::move(spec)));
-  if (inputs.chat_template.empty()) {
-    result->template_error = absl::NotFoundError("the model's files hold no chat template");
-  } else {
-    auto chat_template = text::RecognizeChatTemplate(inputs.chat_template);
-    if (chat_template.ok()) {
-      result->chat_template = *std::move(chat_template);
-    } else {
-      result->template_error = chat_template.status();
-    }
-  }
+  AddTemplate(inputs.chat_template, result);
   result->eos_tokens = result->tokenizer->eos_ids();
   if (result->chat_template != nullptr) {
     for (const std::string& marker : result->chat_template->end_of_turn()) {
@@ -92,16 +109,17 @@ absl::StatusOr<std::vector<request::TokenId>> TextModel::EncodePrompt(absl::stri
   return ids;
 }
 
-absl::StatusOr<std::vector<request::TokenId>> TextModel::EncodeChat(absl::Span<const text::ChatMessage> messages,
-                                                                    const text::ChatOptions& options,
-                                                                    std::string* rendered) const {
+absl::StatusOr<EncodedChat> TextModel::EncodeChat(const text::ChatRequest& request) const {
   if (tokenizer == nullptr) return absl::FailedPreconditionError(absl::StrCat("model ", name, " has no tokenizer; send token ids"));
   if (chat_template == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("model ", name, " takes no messages: ", template_error.message()));
   }
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<text::Segment> segments, chat_template->Render(messages, options));
-  if (rendered != nullptr) *rendered = text::PromptText(segments);
-  return tokenizer->EncodeSegments(segments);
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<text::Segment> segments, chat_template->Render(request));
+  EncodedChat chat;
+  SLUICE_ASSIGN_OR_RETURN(chat.ids, tokenizer->EncodeSegments(segments));
+  chat.text = text::PromptText(segments);
+  chat.inside_thinking = text::EndsInsideThinking(segments);
+  return chat;
 }
 
 absl::StatusOr<std::unique_ptr<const TextModel>> LoadTextModel(absl::string_view path) {

@@ -10,13 +10,21 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "request/sampling.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace sluice::services {
 
 // The path that selects the built-in model without files.
 inline constexpr absl::string_view kToyModelPath = "toy";
+
+// A conversation as the model reads it.
+struct EncodedChat {
+  std::vector<request::TokenId> ids;
+  std::string text;  // the rendered prompt
+  // The prompt leaves the assistant inside its reasoning.
+  bool inside_thinking = false;
+};
 
 // Immutable and thread-safe.
 struct TextModel {
@@ -32,9 +40,8 @@ struct TextModel {
 
   // Encodes a raw prompt: bos where the model wants one.
   absl::StatusOr<std::vector<request::TokenId>> EncodePrompt(absl::string_view text, bool trusted) const;
-  // Renders and encodes a conversation; `rendered`, if given, gets the prompt text.
-  absl::StatusOr<std::vector<request::TokenId>> EncodeChat(absl::Span<const text::ChatMessage> messages,
-                                                           const text::ChatOptions& options, std::string* rendered) const;
+  // Renders and encodes a conversation. Errors: those of ChatTemplate::Render, FAILED_PRECONDITION without a template.
+  absl::StatusOr<EncodedChat> EncodeChat(const text::ChatRequest& request) const;
 };
 
 // `path`: a model folder, a .gguf file, or "toy". A folder that holds only tokenizer files will do.
