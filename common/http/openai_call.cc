@@ -133,11 +133,9 @@ bool OpenAiCall::Stream(uint32_t index, const v1::ChoiceDelta& delta) {
 
 bool OpenAiCall::Gather(uint32_t index, const v1::ChoiceDelta& delta) {
   ReplyChoice& choice = choices_[index];
-  gathered_bytes_ -= choice.logprobs.bytes();
-  choice.text += delta.text();
-  for (const v1::TokenLogprobs& entry : delta.logprobs()) choice.logprobs.Append(entry);
-  if (!delta.finish_reason().empty()) choice.finish_reason = delta.finish_reason();
-  gathered_bytes_ += delta.text().size() + choice.logprobs.bytes();
+  gathered_bytes_ -= choice.bytes();
+  http::Gather(delta, &choice);
+  gathered_bytes_ += choice.bytes();
   if (gathered_bytes_ <= options_.reply_bytes_max) return true;
   Fail(rpc::MakeError(
       v1::LIMIT_EXCEEDED,

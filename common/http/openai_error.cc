@@ -22,7 +22,7 @@ constexpr absl::string_view kInvalid = "invalid_request_error";
 constexpr absl::string_view kUnavailable = "service_unavailable_error";
 constexpr absl::string_view kServer = "server_error";
 
-constexpr std::array<ErrorRow, 19> kRows = {{
+constexpr std::array<ErrorRow, 20> kRows = {{
     {v1::INVALID_FIELD, 400, kInvalid, "invalid_value"},
     {v1::CONTEXT_LENGTH_EXCEEDED, 400, kInvalid, "context_length_exceeded"},
     {v1::MODEL_NOT_FOUND, 404, kInvalid, "model_not_found"},
@@ -42,6 +42,7 @@ constexpr std::array<ErrorRow, 19> kRows = {{
     {v1::LIMIT_EXCEEDED, 400, kInvalid, "limit_exceeded"},
     {v1::SLOW_CONSUMER, 408, "timeout", "slow_consumer"},
     {v1::INTERNAL, 500, kServer, "internal_error"},
+    {v1::NOT_SUPPORTED, 400, kInvalid, "not_supported"},
 }};
 static_assert(kRows.size() == v1::ErrorReason_ARRAYSIZE - 1, "a row for every reason");
 

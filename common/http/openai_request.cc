@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "formats/json.h"
 #include "http/json_fields.h"
+#include "http/openai_messages.h"
 #include "rpc/error.h"
 
 namespace sluice::http {
@@ -20,7 +21,6 @@ constexpr formats::JsonLimits kJsonLimits = {
     .max_bytes = 64u << 20, .max_depth = 32, .max_values = 1u << 19};
 constexpr int64_t kChoicesMax = 8;
 constexpr size_t kPromptsMax = 16;
-constexpr size_t kMessagesMax = 4096;
 constexpr size_t kStopsMax = 4;
 constexpr size_t kStopBytesMax = 128;
 constexpr size_t kStopTokensMax = 256;
@@ -53,14 +53,13 @@ constexpr absl::string_view kUnsupported[] = {
     "continue_final_message",
     "logits_processors",
     "modalities",
+    "parallel_tool_calls",
     "prediction",
     "prompt_embeds",
     "prompt_logprobs",
     "response_format",
     "suffix",
     "structured_outputs",
-    "tool_choice",
-    "tools",
     "use_beam_search",
     "truncate_prompt_tokens",
     "web_search_options",
@@ -79,17 +78,13 @@ absl::StatusOr<JsonValue> ParseObject(absl::string_view body) {
   return json;
 }
 
-bool IsString(const JsonValue& value, absl::string_view text) {
-  const auto read = value.AsString();
-  return read.ok() && *read == text;
-}
-
 // Does the value of an unsupported member ask for nothing?
 bool AsksForNothing(absl::string_view name, const JsonValue& value) {
+  if (name == "parallel_tool_calls") return value.AsBool().value_or(false);
   if (value.is_bool()) return !*value.AsBool();
   if (IsString(value, "") || (value.is_array() && value.array().empty())) return true;
   if (value.is_object() && value.members().empty()) return true;
-  if (name == "tool_choice" || name == "function_call")
+  if (name == "function_call" || name == "tool_choice")
     return IsString(value, "none") || IsString(value, "auto");
   if (name == "best_of" || name == "length_penalty") return value.AsDouble().value_or(0) == 1;
   if (name == "response_format") {
@@ -100,11 +95,15 @@ bool AsksForNothing(absl::string_view name, const JsonValue& value) {
   return false;
 }
 
-void RefuseUnsupported(JsonFields* fields) {
-  for (const absl::string_view name : kUnsupported) {
+void RefuseUnsupported(Endpoint endpoint, JsonFields* fields) {
+  const auto refuse = [&](absl::string_view name) {
     const JsonValue* value = fields->Take(name);
     if (value != nullptr && !AsksForNothing(name, *value))
       fields->Fail(name, "is not supported; leave it out");
+  };
+  for (const absl::string_view name : kUnsupported) refuse(name);
+  if (endpoint == Endpoint::kCompletions) {
+    for (const absl::string_view name : {"tools", "tool_choice"}) refuse(name);
   }
 }
 
@@ -216,88 +215,6 @@ void ReadLimits(Endpoint endpoint, JsonFields* fields, v1::GenerateRequest* requ
   if (const auto value = fields->Bool("ignore_eos")) request->set_ignore_eos(*value);
 }
 
-// One content: a string, or a list of parts of which only text is understood; parts are joined
-// without anything between them.
-std::string ReadContent(JsonFields* fields) {
-  const JsonValue* content = fields->Take("content");
-  if (content == nullptr) {
-    fields->Fail("content", "is missing; it must be a string or a list of text parts");
-    return "";
-  }
-  if (const auto text = content->AsString(); text.ok()) return std::string(*text);
-  if (!content->is_array())
-    fields->Fail("content",
-                 absl::StrCat("must be a string or a list of text parts, not ", content->kind()));
-  std::string joined;
-  for (size_t i = 0; i < content->array().size() && fields->status().ok(); ++i) {
-    const JsonValue& part = content->array()[i];
-    const std::string name = absl::StrCat("content[", i, "]");
-    const JsonValue* type = part.Find("type");
-    const JsonValue* text = part.Find("text");
-    if (type == nullptr || !type->is_string()) {
-      fields->Fail(name, "must be an object with a 'type'");
-    } else if (!IsString(*type, "text")) {
-      fields->Fail(absl::StrCat(name, ".type"),
-                   absl::StrCat("'", *type->AsString(), "' is not supported; only 'text' is"));
-    } else if (text == nullptr || !text->is_string()) {
-      fields->Fail(absl::StrCat(name, ".text"), "must be a string");
-    } else {
-      absl::StrAppend(&joined, *text->AsString());
-    }
-  }
-  return joined;
-}
-
-absl::Status ReadMessage(const JsonValue& value, size_t index, v1::Message* message,
-                         std::vector<std::string>* ignored) {
-  JsonFields fields(value, absl::StrCat("messages[", index, "]."));
-  const std::string role = fields.String("role", kNameBytesMax).value_or("");
-  if (role == "developer") {
-    message->set_role("system");
-  } else if (role == "system" || role == "user" || role == "assistant") {
-    message->set_role(role);
-  } else if (role == "tool" || role == "function") {
-    fields.Fail("role", absl::StrCat("'", role, "' is not supported"));
-  } else {
-    fields.Fail("role", "must be 'system', 'developer', 'user' or 'assistant'");
-  }
-  for (const absl::string_view name : {"tool_calls", "function_call", "audio"}) {
-    const JsonValue* member = fields.Take(name);
-    if (member != nullptr && !AsksForNothing(name, *member))
-      fields.Fail(name, "is not supported; leave it out");
-  }
-  fields.Take("refusal");  // what an earlier answer of this API carries
-  message->set_content(ReadContent(&fields));
-  for (std::string& name : fields.Unread()) ignored->push_back(std::move(name));
-  return fields.status();
-}
-
-absl::Status ReadMessages(JsonFields* fields, v1::Messages* out,
-                          std::vector<std::string>* ignored) {
-  const JsonValue* messages = fields->Take("messages");
-  if (messages == nullptr || !messages->is_array() || messages->array().empty()) {
-    fields->Fail("messages", "must be a list of at least one message");
-    return fields->status();
-  }
-  if (messages->array().size() > kMessagesMax) {
-    fields->Fail("messages", absl::StrCat("has ", messages->array().size(), " entries; at most ",
-                                          kMessagesMax, " are allowed"));
-    return fields->status();
-  }
-  for (size_t i = 0; i < messages->array().size(); ++i) {
-    const JsonValue& message = messages->array()[i];
-    if (!message.is_object()) {
-      fields->Fail(absl::StrCat("messages[", i, "]"),
-                   absl::StrCat("must be an object, not ", message.kind()));
-      return fields->status();
-    }
-    SLUICE_RETURN_IF_ERROR(ReadMessage(message, i, out->add_messages(), ignored));
-  }
-  if (const auto value = fields->Bool("add_generation_prompt"))
-    out->set_add_generation_prompt(*value);
-  return fields->status();
-}
-
 void ReadOnePrompt(const JsonValue& prompt, JsonFields* fields, v1::GenerateRequest* request) {
   if (const auto text = prompt.AsString(); text.ok()) {
     request->set_text(std::string(*text));
@@ -374,10 +291,11 @@ absl::StatusOr<OpenAiRequest> ParseGeneration(Endpoint endpoint, absl::string_vi
   ReadCommon(endpoint, &fields, &common);
   out.choices = common.choices();
   ReadStream(&fields, &out);
-  RefuseUnsupported(&fields);
+  RefuseUnsupported(endpoint, &fields);
   SLUICE_RETURN_IF_ERROR(fields.status());
   if (endpoint == Endpoint::kChat) {
-    SLUICE_RETURN_IF_ERROR(ReadMessages(&fields, common.mutable_messages(), &out.ignored));
+    ReadMessages(&fields, common.mutable_messages(), &out.ignored);
+    SLUICE_RETURN_IF_ERROR(fields.status());
     out.generations.push_back(std::move(common));
   } else {
     ReadPrompts(&fields, common, &out.generations);
@@ -397,7 +315,7 @@ absl::StatusOr<v1::TokenizeRequest> ParseTokenize(absl::string_view body) {
     request.set_text(*std::move(prompt));
   } else if (json.Find("messages") != nullptr) {
     std::vector<std::string> ignored;
-    SLUICE_RETURN_IF_ERROR(ReadMessages(&fields, request.mutable_messages(), &ignored));
+    ReadMessages(&fields, request.mutable_messages(), &ignored);
   } else {
     fields.Fail("prompt", "is missing; send 'prompt' or 'messages'");
   }

@@ -96,6 +96,46 @@ TEST(OpenAiRequestTest, ReadsMessages) {
   EXPECT_EQ(request.messages().messages(2).content(), "");
 }
 
+TEST(OpenAiRequestTest, ReadsToolsAndWhatCameOfThem) {
+  const v1::GenerateRequest request = MustParse(Endpoint::kChat, R"({"messages":[
+      {"role":"user","content":"q","name":"ann"},
+      {"role":"assistant","content":null,"reasoning":"hm","tool_calls":[
+        {"id":"c1","type":"function","function":{"name":"f","arguments":"{\"k\": 1}"}},
+        {"function":{"name":"g","arguments":{"s":"v"}}},{"function":{"name":"h"}}]},
+      {"role":"tool","tool_call_id":"c1","content":[{"type":"text","text":"1"}]}],
+      "tools":[{"type":"function","function":{"name":"f","parameters":{"z":1,"a":[2.5]}}}],
+      "tool_choice":"auto","parallel_tool_calls":true,"reasoning_effort":"high",
+      "chat_template_kwargs":{"enable_thinking":false},"separate_reasoning":false})");
+  const v1::Messages& messages = request.messages();
+  ASSERT_EQ(messages.messages_size(), 3);
+  EXPECT_EQ(messages.messages(0).name(), "ann");
+  const v1::Message& assistant = messages.messages(1);
+  EXPECT_EQ(assistant.reasoning_content(), "hm");
+  EXPECT_FALSE(messages.messages(0).has_reasoning_content());
+  ASSERT_EQ(assistant.tool_calls_size(), 3);
+  EXPECT_EQ(assistant.tool_calls(0).id(), "c1");
+  EXPECT_EQ(assistant.tool_calls(0).arguments(), "{\"k\": 1}");
+  EXPECT_EQ(assistant.tool_calls(1).arguments(), R"({"s":"v"})");
+  EXPECT_EQ(assistant.tool_calls(2).arguments(), "{}");
+  EXPECT_EQ(messages.messages(2).role(), "tool");
+  EXPECT_EQ(messages.messages(2).tool_call_id(), "c1");
+  EXPECT_EQ(messages.messages(2).content(), "1");
+  ASSERT_EQ(messages.tools_size(), 1);
+  EXPECT_EQ(messages.tools(0),
+            R"({"type":"function","function":{"name":"f","parameters":{"z":1,"a":[2.5]}}})");
+  EXPECT_EQ(messages.tool_choice(), "auto");
+  EXPECT_EQ(messages.template_args(), R"({"enable_thinking":false,"reasoning_effort":"high"})");
+  EXPECT_TRUE(messages.reasoning_in_text());
+  // Refused where the model is known.
+  EXPECT_EQ(
+      MustParse(Endpoint::kChat, Chat(R"("tool_choice":"required")")).messages().tool_choice(),
+      "required");
+  EXPECT_EQ(MustParse(Endpoint::kChat, Chat(R"("tool_choice":{"type":"function"})"))
+                .messages()
+                .tool_choice(),
+            "function");
+}
+
 TEST(OpenAiRequestTest, ReadsEveryKindOfPrompt) {
   auto parsed = ParseGeneration(Endpoint::kCompletions, R"({"prompt":[1,2,3]})");
   ASSERT_TRUE(parsed.ok());
@@ -130,11 +170,11 @@ TEST(OpenAiRequestTest, ReadsStreamOptions) {
 
 TEST(OpenAiRequestTest, UnknownMembersAreIgnoredAndNamed) {
   const auto parsed =
-      ParseGeneration(Endpoint::kChat, R"({"messages":[{"role":"user","content":"x","name":"n"}],
+      ParseGeneration(Endpoint::kChat, R"({"messages":[{"role":"user","content":"x","mood":"n"}],
       "store":true,"stream":true,"stream_options":{"include_obfuscation":true},"metadata":{}})");
   ASSERT_TRUE(parsed.ok());
   EXPECT_EQ(parsed->ignored, (std::vector<std::string>{"stream_options.include_obfuscation",
-                                                       "messages[0].name", "store", "metadata"}));
+                                                       "messages[0].mood", "store", "metadata"}));
 }
 
 TEST(OpenAiRequestTest, UnsupportedMembersThatAskForNothingPass) {
@@ -171,8 +211,8 @@ std::vector<BadCase> BadMembers() {
                            "top_k", "top_logprobs", "priority"}) {
     chat(name, not_integers);
   }
-  for (const char* name :
-       {"stream", "logprobs", "ignore_eos", "skip_special_tokens", "include_stop_str_in_output"}) {
+  for (const char* name : {"stream", "logprobs", "ignore_eos", "skip_special_tokens",
+                           "include_stop_str_in_output", "separate_reasoning"}) {
     chat(name, not_bools);
   }
   for (const char* name : {"model", "user", "cache_salt", "prompt_cache_key"})
@@ -186,8 +226,11 @@ std::vector<BadCase> BadMembers() {
   chat("logit_bias", {"1", "[]", R"({"a":1})", R"({"-1":1})", R"({"1":"a"})", R"({"1":101})",
                       R"({"1":1e999})", R"({"1":null})"});
   chat("stream_options", {"1", "true", "[]", R"({"include_usage":true})"});
-  chat("tools", {R"([{"type":"function"}])", "1"});
-  chat("tool_choice", {R"("required")", R"({"type":"function"})"});
+  chat("tools", {"1", "{}", R"("x")"});
+  chat("tool_choice", {"1", "[]", "true"});
+  chat("parallel_tool_calls", {"false"});
+  chat("chat_template_kwargs", {"1", "[]", R"("x")"});
+  chat("reasoning_effort", {"1", "[]"});
   chat("response_format", {R"({"type":"json_object"})", R"({"type":"json_schema"})", R"("text")"});
   for (const char* name : {"functions", "audio", "prediction", "guided_json", "structured_outputs",
                            "prompt_logprobs", "echo", "best_of", "suffix", "use_beam_search",
@@ -207,7 +250,7 @@ std::vector<BadCase> BadChats() {
       {R"({"messages":[{}]})", "messages[0].role"},
       {R"({"messages":[{"role":1,"content":"x"}]})", "messages[0].role"},
       {R"({"messages":[{"role":"wizard","content":"x"}]})", "messages[0].role"},
-      {R"({"messages":[{"role":"tool","content":"x"}]})", "messages[0].role"},
+      {R"({"messages":[{"role":"function","content":"x"}]})", "messages[0].role"},
       {R"({"messages":[{"role":"user"}]})", "messages[0].content"},
       {R"({"messages":[{"role":"user","content":null}]})", "messages[0].content"},
       {R"({"messages":[{"role":"user","content":1}]})", "messages[0].content"},
@@ -217,7 +260,24 @@ std::vector<BadCase> BadChats() {
       {R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})",
        "messages[0].content[0].text"},
       {R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"","tool_calls":[{}]}]})",
-       "messages[1].tool_calls"},
+       "messages[1].tool_calls[0]"},
+      {R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":"{}"}}]}]})",
+       "messages[0].tool_calls[0].function.name"},
+      {R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":7}}]}]})",
+       "messages[0].tool_calls[0].function.arguments"},
+      {R"({"messages":[{"role":"assistant","tool_calls":[{"id":7,"function":{"name":"f"}}]}]})",
+       "messages[0].tool_calls[0].id"},
+      {R"({"messages":[{"role":"assistant","tool_calls":{}}]})", "messages[0].tool_calls"},
+      {R"({"messages":[{"role":"user","content":"x","tool_calls":[{}]}]})",
+       "messages[0].tool_calls"},
+      {R"({"messages":[{"role":"assistant","content":"","reasoning_content":7}]})",
+       "messages[0].reasoning_content"},
+      {R"({"messages":[{"role":"tool","content":"x","tool_call_id":7}]})",
+       "messages[0].tool_call_id"},
+      {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]})",
+       "tools[0].function"},
+      {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"web","function":{"name":"f"}}]})",
+       "tools[0].type"},
       {R"({"messages":[{"role":"user","content":"x"}],"stream":true,"stream_options":{"include_usage":1}})",
        "stream_options.include_usage"},
       {"", ""},
@@ -257,6 +317,8 @@ std::vector<BadCase> BadPrompts() {
       {Completion(R"("echo":true)"), "echo"},
       {Completion(R"("best_of":2)"), "best_of"},
       {Completion(R"("suffix":"end")"), "suffix"},
+      {Completion(R"("tools":[{}])"), "tools"},
+      {Completion(R"("tool_choice":"required")"), "tool_choice"},
   };
   std::vector<BadCase> cases;
   for (const auto& [body, field] : prompts) cases.push_back({Endpoint::kCompletions, body, field});

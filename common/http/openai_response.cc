@@ -1,5 +1,7 @@
 #include "http/openai_response.h"
 
+#include <algorithm>
+
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -90,6 +92,49 @@ void WriteUsage(const v1::Usage& usage, bool details, JsonWriter* json) {
   json->EndObject();
 }
 
+// `chunk`: with the index, and without what only the first chunk of a call carries when it is not
+// there.
+void WriteToolCall(const v1::ToolCallDelta& call, bool chunk, JsonWriter* json) {
+  const bool first = !chunk || !call.id().empty() || !call.name().empty();
+  json->BeginObject();
+  if (chunk) json->Key("index").Int(call.index());
+  if (first) json->Key("id").String(call.id()).Key("type").String("function");
+  json->Key("function").BeginObject();
+  if (first) json->Key("name").String(call.name());
+  json->Key("arguments").String(call.arguments()).EndObject().EndObject();
+}
+
+// The members of a chunk's delta.
+void WriteDelta(const v1::ChoiceDelta& delta, JsonWriter* json) {
+  const bool other = !delta.reasoning_content().empty() || !delta.tool_calls().empty();
+  if (!delta.reasoning_content().empty()) {
+    json->Key("reasoning_content").String(delta.reasoning_content());
+  }
+  if (!other || !delta.text().empty()) json->Key("content").String(delta.text());
+  if (delta.tool_calls().empty()) return;
+  json->Key("tool_calls").BeginArray();
+  for (const v1::ToolCallDelta& call : delta.tool_calls()) WriteToolCall(call, true, json);
+  json->EndArray();
+}
+
+// The message of a whole answer. An answer of calls alone has no content.
+void WriteMessage(const ReplyChoice& choice, JsonWriter* json) {
+  json->BeginObject().Key("role").String("assistant");
+  if (!choice.reasoning.empty()) json->Key("reasoning_content").String(choice.reasoning);
+  json->Key("content");
+  if (choice.text.empty() && !choice.tool_calls.empty()) {
+    json->Null();
+  } else {
+    json->String(choice.text);
+  }
+  if (!choice.tool_calls.empty()) {
+    json->Key("tool_calls").BeginArray();
+    for (const v1::ToolCallDelta& call : choice.tool_calls) WriteToolCall(call, false, json);
+    json->EndArray();
+  }
+  json->Key("refusal").Null().EndObject();
+}
+
 // The object of a reply or chunk up to "choices".
 void OpenReply(const ReplyInfo& info, bool chunk, JsonWriter* json) {
   json->BeginObject().Key("id").String(info.id).Key("object");
@@ -142,6 +187,28 @@ void LogprobsText::Write(JsonWriter* json) const {
   json->EndObject();
 }
 
+void Gather(const v1::ChoiceDelta& delta, ReplyChoice* choice) {
+  choice->text += delta.text();
+  choice->reasoning += delta.reasoning_content();
+  for (const v1::ToolCallDelta& call : delta.tool_calls()) {
+    const auto same = [&](const v1::ToolCallDelta& known) { return known.index() == call.index(); };
+    const auto known = std::find_if(choice->tool_calls.begin(), choice->tool_calls.end(), same);
+    if (known == choice->tool_calls.end()) {
+      choice->tool_calls.push_back(call);
+    } else {
+      known->mutable_arguments()->append(call.arguments());
+    }
+  }
+  for (const v1::TokenLogprobs& entry : delta.logprobs()) choice->logprobs.Append(entry);
+  if (!delta.finish_reason().empty()) choice->finish_reason = delta.finish_reason();
+}
+
+size_t ReplyChoice::bytes() const {
+  size_t bytes = text.size() + reasoning.size() + logprobs.bytes();
+  for (const v1::ToolCallDelta& call : tool_calls) bytes += call.ByteSizeLong();
+  return bytes;
+}
+
 std::string StreamChunk(const ReplyInfo& info, uint32_t index, const v1::ChoiceDelta& delta,
                         ReplyChoice* choice, const v1::Usage* usage) {
   JsonWriter json;
@@ -150,7 +217,8 @@ std::string StreamChunk(const ReplyInfo& info, uint32_t index, const v1::ChoiceD
   if (info.endpoint == Endpoint::kChat) {
     json.Key("delta").BeginObject();
     if (choice->tokens == 0) json.Key("role").String("assistant");
-    json.Key("content").String(delta.text()).EndObject();
+    WriteDelta(delta, &json);
+    json.EndObject();
   } else {
     json.Key("text").String(delta.text());
   }
@@ -192,13 +260,7 @@ std::string WholeReply(const ReplyInfo& info, absl::Span<const ReplyChoice> choi
     const ReplyChoice& choice = choices[i];
     json.BeginObject().Key("index").Int(static_cast<int64_t>(i));
     if (info.endpoint == Endpoint::kChat) {
-      json.Key("message")
-          .BeginObject()
-          .Key("role")
-          .String("assistant")
-          .Key("content")
-          .String(choice.text);
-      json.Key("refusal").Null().EndObject();
+      WriteMessage(choice, &json.Key("message"));
     } else {
       json.Key("text").String(choice.text);
     }

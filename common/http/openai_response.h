@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -52,11 +53,18 @@ class LogprobsText {
 struct ReplyChoice {
   explicit ReplyChoice(Endpoint endpoint) : logprobs(endpoint) {}
   std::string text;
+  std::string reasoning;
+  std::vector<v1::ToolCallDelta> tool_calls;  // whole ones
   LogprobsText logprobs;
   std::string finish_reason;  // empty while it runs
   uint32_t tokens = 0;
   size_t text_offset = 0;  // streams: for the next chunk's log-probabilities
+
+  size_t bytes() const;  // gathered
 };
+
+// Adds a delta to a whole answer.
+void Gather(const v1::ChoiceDelta& delta, ReplyChoice* choice);
 
 // A chunk with one delta of choice `index`. `choice` is what was sent before and is brought up to
 // date. `usage`, if not null, are the running counts.

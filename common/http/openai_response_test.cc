@@ -92,6 +92,69 @@ TEST(OpenAiResponseTest, WholeReplies) {
       R"("usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":1}}})");
 }
 
+void AddCall(uint32_t index, const char* id, const char* name, const char* arguments,
+             v1::ChoiceDelta* delta) {
+  v1::ToolCallDelta* call = delta->add_tool_calls();
+  call->set_index(index);
+  call->set_id(id);
+  call->set_name(name);
+  call->set_arguments(arguments);
+}
+
+TEST(OpenAiResponseTest, ReasoningAndCallsStreamApartFromTheContent) {
+  const ReplyInfo info = Info(Endpoint::kChat);
+  ReplyChoice choice(Endpoint::kChat);
+  const auto chunk = [&](const v1::ChoiceDelta& delta) {
+    const std::string all = StreamChunk(info, 0, delta, &choice, nullptr);
+    const size_t begin = all.find("\"delta\":") + 8;
+    return all.substr(begin, all.find(",\"logprobs\"") - begin);
+  };
+  v1::ChoiceDelta delta;
+  delta.set_reasoning_content("hm");
+  EXPECT_EQ(chunk(delta), R"({"role":"assistant","reasoning_content":"hm"})");
+  delta.set_text("Ok");
+  EXPECT_EQ(chunk(delta), R"({"reasoning_content":"hm","content":"Ok"})");
+  delta.Clear();
+  AddCall(0, "id0", "f", "", &delta);
+  EXPECT_EQ(
+      chunk(delta),
+      R"({"tool_calls":[{"index":0,"id":"id0","type":"function","function":{"name":"f","arguments":""}}]})");
+  delta.Clear();
+  AddCall(0, "", "", "{\"a\"", &delta);
+  AddCall(1, "id1", "g", "{}", &delta);
+  EXPECT_EQ(
+      chunk(delta),
+      R"({"tool_calls":[{"index":0,"function":{"arguments":"{\"a\""}},)"
+      R"({"index":1,"id":"id1","type":"function","function":{"name":"g","arguments":"{}"}}]})");
+  EXPECT_EQ(chunk(v1::ChoiceDelta()), R"({"content":""})");
+}
+
+TEST(OpenAiResponseTest, GatheredDeltasMakeOneMessage) {
+  std::vector<ReplyChoice> choices(1, ReplyChoice(Endpoint::kChat));
+  v1::ChoiceDelta delta;
+  delta.set_reasoning_content("h");
+  Gather(delta, &choices[0]);
+  Gather(delta, &choices[0]);
+  delta.Clear();
+  AddCall(0, "id0", "f", "{\"a\"", &delta);
+  Gather(delta, &choices[0]);
+  delta.Clear();
+  AddCall(0, "", "", ": 1}", &delta);
+  AddCall(1, "id1", "g", "{}", &delta);
+  delta.set_finish_reason("tool_calls");
+  Gather(delta, &choices[0]);
+  EXPECT_GT(choices[0].bytes(), 20u);
+  const std::string reply = WholeReply(Info(Endpoint::kChat), choices, SomeUsage());
+  EXPECT_NE(
+      reply.find(
+          R"("message":{"role":"assistant","reasoning_content":"hh","content":null,"tool_calls":[)"
+          R"({"id":"id0","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}},)"
+          R"({"id":"id1","type":"function","function":{"name":"g","arguments":"{}"}}],"refusal":null},)"
+          R"("logprobs":null,"finish_reason":"tool_calls")"),
+      std::string::npos)
+      << reply;
+}
+
 TEST(OpenAiResponseTest, ChatLogprobsSpellOutBytes) {
   v1::TokenLogprobs entry = Logprobs("\xc3", -0.5f);
   AddTop("ok", -0.25f, &entry);
@@ -192,6 +255,7 @@ TEST(OpenAiErrorTest, EveryReasonHasItsStatus) {
       {v1::WORKER_FAILED, 503, "service_unavailable_error", "worker_failed", "true"},
       {v1::REQUEST_POISONED, 500, "server_error", "request_poisoned", "false"},
       {v1::INTERNAL, 500, "server_error", "internal_error", "false"},
+      {v1::NOT_SUPPORTED, 400, "invalid_request_error", "not_supported", ""},
   };
   for (const auto& row : cases) {
     const HttpReply reply =

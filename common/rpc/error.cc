@@ -16,7 +16,7 @@ struct ReasonRow {
   bool retryable;
 };
 
-constexpr std::array<ReasonRow, 19> kReasons = {{
+constexpr std::array<ReasonRow, 20> kReasons = {{
     {v1::INVALID_FIELD, absl::StatusCode::kInvalidArgument, false},
     {v1::CONTEXT_LENGTH_EXCEEDED, absl::StatusCode::kInvalidArgument, false},
     {v1::MODEL_NOT_FOUND, absl::StatusCode::kNotFound, false},
@@ -36,6 +36,7 @@ constexpr std::array<ReasonRow, 19> kReasons = {{
     {v1::LIMIT_EXCEEDED, absl::StatusCode::kInvalidArgument, false},
     {v1::SLOW_CONSUMER, absl::StatusCode::kResourceExhausted, false},
     {v1::INTERNAL, absl::StatusCode::kInternal, false},
+    {v1::NOT_SUPPORTED, absl::StatusCode::kUnimplemented, false},
 }};
 static_assert(kReasons.size() == v1::ErrorReason_ARRAYSIZE - 1, "a row for every reason");
 
@@ -80,6 +81,8 @@ v1::ErrorReason ReasonOfCode(absl::StatusCode code) {
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kDataLoss:
       return v1::INTERNAL;
+    case absl::StatusCode::kUnimplemented:
+      return v1::NOT_SUPPORTED;
     default:
       return v1::ERROR_REASON_UNSPECIFIED;
   }

@@ -15,11 +15,11 @@ using request::SampledToken;
 class Generation::Choice final : public cluster::FlowEvents {
  public:
   Choice(Generation& owner, uint32_t index, text::StopMatcher stops)
-      : owner_(owner), index_(index), stops_(std::move(stops)) {
-    const v1::GenerateRequest& request = owner.prepared_.request;
+      : owner_(owner), index_(index) {
     if (owner.prepared_.model->tokenizer != nullptr) {
-      detokenizer_.emplace(*owner.prepared_.model->tokenizer,
-                           text::DetokenizerOptions{.skip_special_tokens = !request.keep_special_tokens()});
+      text::OutputOptions options = owner.prepared_.output;
+      absl::StrAppend(&options.calls.id_seed, "/", index);
+      reader_.emplace(*owner.prepared_.model->tokenizer, std::move(stops), std::move(options));
     }
     if (index < owner.prepared_.resume_positions.size()) resume_position_ = owner.prepared_.resume_positions[index];
   }
@@ -47,12 +47,14 @@ class Generation::Choice final : public cluster::FlowEvents {
     delta.set_index(index_);
     delta.set_position(position);
     delta.add_token_ids(static_cast<uint32_t>(token.token));
-    std::string text;
-    // The token that ended the sequence is not part of its text.
-    if (detokenizer_ && finish != FinishReason::kStop) detokenizer_->Append(token.token, &text);
-    if (detokenizer_ && finish != FinishReason::kNone) detokenizer_->Flush(&text);
-    const auto match = stops_.Append(text, delta.mutable_text());
-    if (!match && finish != FinishReason::kNone) stops_.Flush(delta.mutable_text());
+    std::optional<text::StopMatch> match;
+    if (reader_) {
+      text::OutputDelta output;
+      // The token that ended the sequence is not part of its text.
+      if (finish != FinishReason::kStop) match = reader_->Append(token.token, &output);
+      if (!match && finish != FinishReason::kNone) match = reader_->Finish(finish == FinishReason::kStop, &output);
+      AddOutput(std::move(output), &delta);
+    }
     if (match) {
       delta.set_finish_reason("stop");
       delta.set_matched_stop(owner_.prepared_.request.stop(static_cast<int>(match->index)));
@@ -60,6 +62,7 @@ class Generation::Choice final : public cluster::FlowEvents {
       const absl::string_view reason = request::FinishReasonName(finish);
       delta.set_finish_reason(reason.data(), reason.size());
     }
+    if (delta.finish_reason() == "stop" && reader_ && reader_->called_tools()) delta.set_finish_reason("tool_calls");
     AddLogprobs(token, &delta);
     const bool matched = match.has_value();
     // What the client has already is computed again but not sent again.
@@ -72,6 +75,17 @@ class Generation::Choice final : public cluster::FlowEvents {
   }
 
  private:
+  static void AddOutput(text::OutputDelta output, v1::ChoiceDelta* delta) {
+    delta->set_text(std::move(output.content));
+    delta->set_reasoning_content(std::move(output.reasoning));
+    for (text::ToolCallDelta& call : output.tool_calls) {
+      v1::ToolCallDelta* entry = delta->add_tool_calls();
+      entry->set_index(call.index);
+      entry->set_id(std::move(call.id));
+      entry->set_name(std::move(call.name));
+      entry->set_arguments(std::move(call.arguments));
+    }
+  }
   void AddLogprobs(const SampledToken& token, v1::ChoiceDelta* delta) const {
     if (!owner_.prepared_.request.has_logprobs()) return;
     v1::TokenLogprobs* entry = delta->add_logprobs();
@@ -93,8 +107,7 @@ class Generation::Choice final : public cluster::FlowEvents {
 
   Generation& owner_;
   const uint32_t index_;
-  text::StopMatcher stops_;
-  std::optional<text::StreamDetokenizer> detokenizer_;
+  std::optional<text::OutputReader> reader_;  // absent without a tokenizer
   std::shared_ptr<cluster::RequestFlow> flow_;
   uint32_t resume_position_ = 0;
 };

@@ -12,8 +12,7 @@
 #include "rpc/inference_backend.h"
 #include "services/text_model/text_model.h"
 #include "sluice/v1/inference.pb.h"
-#include "text/detokenizer.h"
-#include "text/stop_matcher.h"
+#include "text/output/output_reader.h"
 
 namespace sluice::router {
 
@@ -24,11 +23,9 @@ struct PreparedRequest {
   std::shared_ptr<const services::TextModel> model;
   cluster::FlowSpec flow;  // of choice 0
   uint32_t choices = 1;
+  text::OutputOptions output;  // how the answer is read
   std::vector<uint32_t> resume_positions;  // empty, or one per choice
 };
-
-// Renders and encodes a conversation. Errors: those of TextModel::EncodeChat.
-absl::StatusOr<services::EncodedChat> EncodeMessages(const v1::Messages& messages, const services::TextModel& model);
 
 // Encodes and checks. Runs on any thread. Errors carry an ErrorDetail with the field.
 // `served_name` is what the cluster calls the model.

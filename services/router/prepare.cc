@@ -8,14 +8,13 @@
 #include "base/status_macros.h"
 #include "rpc/domain.h"
 #include "rpc/error.h"
+#include "services/router/conversation.h"
 #include "services/router/generation.h"
-#include "text/chat/conversation.h"
 
 namespace sluice::router {
 namespace {
 
 constexpr uint32_t kChoicesMax = 8;
-constexpr size_t kMessagesMax = 4096;
 constexpr size_t kSaltBytesMax = 256;
 // Prompts are refused before tokenizing when they cannot fit: no token has fewer than an eighth of a byte on average.
 constexpr size_t kPromptBytesPerContextToken = 8;
@@ -38,8 +37,9 @@ absl::Status CheckPromptBytes(size_t bytes, const services::TextModel& model) {
                         {.field = "input"});
 }
 
+// The prompt; `output` is told how the answer is to be read.
 absl::StatusOr<std::vector<request::TokenId>> EncodeInput(const v1::GenerateRequest& request,
-                                                          const services::TextModel& model) {
+                                                          const services::TextModel& model, text::OutputOptions* output) {
   switch (request.input_case()) {
     case v1::GenerateRequest::kText: {
       SLUICE_RETURN_IF_ERROR(CheckPromptBytes(request.text().size(), model));
@@ -48,14 +48,10 @@ absl::StatusOr<std::vector<request::TokenId>> EncodeInput(const v1::GenerateRequ
       return ids;
     }
     case v1::GenerateRequest::kMessages: {
-      const auto& messages = request.messages().messages();
-      size_t bytes = 0;
-      for (const v1::Message& message : messages) bytes += message.content().size();
-      if (static_cast<size_t>(messages.size()) > kMessagesMax) return BadField("messages", absl::StrCat("more than ", kMessagesMax, " messages"));
-      SLUICE_RETURN_IF_ERROR(CheckPromptBytes(bytes, model));
-      auto chat = EncodeMessages(request.messages(), model);
-      if (!chat.ok()) return InField("messages", chat.status());
-      return std::move(chat->ids);
+      SLUICE_RETURN_IF_ERROR(CheckPromptBytes(BytesOf(request.messages()), model));
+      SLUICE_ASSIGN_OR_RETURN(PreparedChat chat, PrepareChat(request.messages(), model));
+      *output = std::move(chat.output);
+      return std::move(chat.prompt.ids);
     }
     case v1::GenerateRequest::kTokenIds: {
       auto ids = rpc::ParseTokens(request.token_ids().ids());
@@ -136,17 +132,6 @@ absl::Status CheckTokens(const std::vector<request::TokenId>& prompt, int32_t vo
 
 }  // namespace
 
-absl::StatusOr<services::EncodedChat> EncodeMessages(const v1::Messages& messages, const services::TextModel& model) {
-  text::ChatRequest chat;
-  formats::JsonValue::Array conversation;
-  for (const v1::Message& message : messages.messages()) {
-    conversation.push_back(text::TextMessage(message.role(), message.content()));
-  }
-  chat.messages = formats::JsonValue(std::move(conversation));
-  if (messages.has_add_generation_prompt()) chat.add_generation_prompt = messages.add_generation_prompt();
-  return model.EncodeChat(chat);
-}
-
 absl::StatusOr<PreparedRequest> PrepareRequest(v1::GenerateRequest request, const rpc::Caller& caller,
                                                std::shared_ptr<const services::TextModel> model,
                                                absl::string_view served_name) {
@@ -165,7 +150,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(v1::GenerateRequest request, cons
   if (auto matcher = text::StopMatcher::Create(stops); !matcher.ok()) return InField("stop", matcher.status());
   if (!stops.empty() && model->tokenizer == nullptr) return BadField("stop", "the model has no tokenizer, so no stop strings");
 
-  SLUICE_ASSIGN_OR_RETURN(prepared.flow.prompt, EncodeInput(request, *model));
+  SLUICE_ASSIGN_OR_RETURN(prepared.flow.prompt, EncodeInput(request, *model, &prepared.output));
   SLUICE_RETURN_IF_ERROR(CheckTokens(prepared.flow.prompt, model->vocabulary));
   prepared.flow.sampling = SamplingOf(request);
   SLUICE_RETURN_IF_ERROR(SetTokenLimit(request, prepared.flow.prompt.size(), model->context_tokens, &prepared.flow.sampling));
@@ -179,6 +164,8 @@ absl::StatusOr<PreparedRequest> PrepareRequest(v1::GenerateRequest request, cons
   prepared.flow.model = std::string(served_name);
   prepared.flow.context.request =
       RequestId(request.request_id().empty() ? SecureRandom().NextId128().ToHex() : request.request_id());
+  prepared.output.calls.id_seed = prepared.flow.context.request.value();
+  prepared.output.skip_special_tokens = !request.keep_special_tokens();
   prepared.flow.context.tenant = caller.tenant;
   prepared.flow.context.priority = request.priority();
   prepared.request = std::move(request);

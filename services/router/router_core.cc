@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "rpc/domain.h"
 #include "rpc/error.h"
+#include "services/router/conversation.h"
 
 namespace sluice::router {
 namespace {
@@ -344,9 +345,9 @@ absl::StatusOr<v1::TokenizeResponse> RouterCore::Tokenize(const v1::TokenizeRequ
   v1::TokenizeResponse response;
   std::vector<request::TokenId> ids;
   if (request.has_messages()) {
-    SLUICE_ASSIGN_OR_RETURN(services::EncodedChat chat, EncodeMessages(request.messages(), *model.second));
-    ids = std::move(chat.ids);
-    response.set_rendered(std::move(chat.text));
+    SLUICE_ASSIGN_OR_RETURN(PreparedChat chat, PrepareChat(request.messages(), *model.second));
+    ids = std::move(chat.prompt.ids);
+    response.set_rendered(std::move(chat.prompt.text));
   } else {
     if (model.second->tokenizer == nullptr) return absl::FailedPreconditionError("the model has no tokenizer");
     SLUICE_ASSIGN_OR_RETURN(ids, model.second->tokenizer->Encode(request.text(), request.special()));

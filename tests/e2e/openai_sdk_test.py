@@ -178,9 +178,20 @@ class ErrorsTest(unittest.TestCase):
         self.refuses(openai.BadRequestError, "n", n=100)
         self.refuses(openai.BadRequestError, "messages", messages=[])
         self.refuses(openai.BadRequestError, "stop", stop=[""])
-        self.refuses(openai.BadRequestError, "tools", tools=[{"type": "function", "function": {"name": "f"}}])
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        self.refuses(openai.BadRequestError, "tool_choice", "not_supported", tools=tools, tool_choice="required")
+        self.refuses(openai.BadRequestError, "messages", tools=tools)  # the toy's template has no place for them
+        self.refuses(openai.BadRequestError, "tools[0].function", tools=[{"type": "function"}])
         self.refuses(openai.BadRequestError, "response_format", response_format={"type": "json_object"})
         self.refuses(openai.BadRequestError, "logit_bias", logit_bias={"999999999": 1})
+
+    def test_tools_that_must_not_be_called_change_nothing(self):
+        options = {"messages": HELLO, "model": ARGS.model, "max_tokens": 4, "seed": 3, "temperature": 0}
+        with_tools = client().chat.completions.create(
+            **options, tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="none")
+        plain = client().chat.completions.create(**options)
+        self.assertEqual(with_tools.choices[0].message.content, plain.choices[0].message.content)
+        self.assertIsNone(with_tools.choices[0].message.tool_calls)
 
     def test_a_context_that_is_too_long(self):
         self.refuses(openai.BadRequestError, code="context_length_exceeded", max_tokens=100_000_000)
