@@ -109,11 +109,184 @@ TEST(HfConfig, ErrorsNameTheKeyAndTheValue) {
   EXPECT_THAT(ErrorOf(R"("hidden_act": "silu")", R"("hidden_act": "gelu")"), HasSubstr("gelu"));
   EXPECT_THAT(ErrorOf(R"("hidden_act": "silu")", R"("attention_bias": true)"),
               HasSubstr("'attention_bias' is on"));
-  EXPECT_THAT(ErrorOf(R"("hidden_act": "silu")", R"("rope_scaling": {"type": "yarn"})"),
-              HasSubstr("'yarn'"));
+  EXPECT_THAT(ErrorOf(R"("hidden_act": "silu")", R"("rope_scaling": {"type": "longrope"})"),
+              HasSubstr("'longrope'; built are 'default', 'llama3' and 'yarn'"));
   EXPECT_THAT(ErrorOf(R"("hidden_act": "silu")", R"("rope_scaling": {"type": "llama3"})"),
               HasSubstr("'factor' is missing"));
   EXPECT_THAT(ErrorOf(R"("hidden_act": "silu")", R"("rope_scaling": [])"), HasSubstr("array"));
+}
+
+// Configs of the published families, shortened to what is read.
+constexpr absl::string_view kMoeFields = R"("num_hidden_layers": 4, "hidden_size": 64,
+  "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 100,
+  "max_position_embeddings": 2048, "rms_norm_eps": 1e-05, "rope_theta": 50000.0,
+  "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2,
+  "moe_intermediate_size": 32, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5,
+  "norm_topk_prob": true, "first_k_dense_replace": 1, "scoring_func": "sigmoid",
+  "topk_method": "noaux_tc", "hidden_act": "silu", "attention_bias": false)";
+constexpr absl::string_view kMlaFields = R"("q_lora_rank": 48, "kv_lora_rank": 64,
+  "qk_nope_head_dim": 32, "qk_rope_head_dim": 64, "v_head_dim": 16, "head_dim": 64)";
+constexpr absl::string_view kKimiRope = R"("rope_scaling": {"type": "yarn", "factor": 64.0,
+  "original_max_position_embeddings": 4096, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+  "mscale_all_dim": 1.0})";
+constexpr absl::string_view kDsaFields =
+    R"("index_n_heads": 4, "index_head_dim": 64, "index_topk": 16)";
+
+absl::StatusOr<ModelConfig> ParseText(absl::string_view text) {
+  const auto json = formats::ParseJson(text, "config.json");
+  if (!json.ok()) return json.status();
+  return ConfigFromHf(*json, nullptr, "m");
+}
+
+std::string Kimi(absl::string_view more = "") {
+  return absl::StrCat(R"({"model_type": "kimi_k2", )", kMoeFields, ",", kMlaFields, ",", kKimiRope,
+                      more, "}");
+}
+
+std::string Glm5(absl::string_view more) {
+  return absl::StrCat(R"({"model_type": "glm_moe_dsa", )", kMoeFields, ",", kMlaFields, ",",
+                      kDsaFields, more, "}");
+}
+
+TEST(HfFamilies, KimiIsLatentAttentionWithSigmoidExperts) {
+  const auto config = ParseText(Kimi());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, Family::kDeepseekV3);
+  ASSERT_TRUE(config->mla && config->moe && !config->dsa);
+  EXPECT_EQ(config->head_dim, 96);  // not the file's head_dim
+  EXPECT_EQ(config->rotary_dim(), 64);
+  EXPECT_TRUE(config->rope.interleaved);
+  EXPECT_THAT(config->moe->sparse, ElementsAre(false, true, true, true));
+  EXPECT_TRUE(config->moe->correction_bias);
+  EXPECT_EQ(config->moe->scaling, 2.5f);
+  EXPECT_EQ(config->moe->shared_intermediate, 32);
+  // The softmax scale of factor 64: 96^-0.5 times the square of 0.1 ln 64 + 1.
+  EXPECT_NEAR(config->softmax_scale(), std::pow(0.1 * std::log(64.0) + 1, 2) / std::sqrt(96.0),
+              1e-7);
+  EXPECT_EQ(config->rope.magnitude, 1.0);
+}
+
+TEST(HfFamilies, AWrapperNestsTheTextModel) {
+  const auto config =
+      ParseText(absl::StrCat(R"({"model_type": "kimi_k25", "text_config": )", Kimi(), "}"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(ConfigDigest(*config), ConfigDigest(*ParseText(Kimi())));
+  EXPECT_THAT(
+      std::string(ParseText(R"({"model_type": "kimi_k25", "text_config": 3})").status().message()),
+      HasSubstr("'text_config' is integer"));
+}
+
+TEST(HfFamilies, Glm4RotatesHalfAHeadAndHasBiases) {
+  const std::string text = absl::StrReplaceAll(
+      absl::StrCat(R"({"model_type": "glm4_moe", "head_dim": 32, "use_qk_norm": true, )",
+                   kMoeFields, R"(, "partial_rotary_factor": 0.5})"),
+      {{R"("attention_bias": false)", R"("attention_bias": true)"}});
+  const auto config = ParseText(text);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->qkv_bias && config->qk_norm && !config->mla);
+  EXPECT_EQ(config->rotary_dim(), 16);
+  EXPECT_EQ(InverseFrequencies(*config).size(), 8u);
+  const auto air =
+      ParseText(absl::StrReplaceAll(text, {{"\"use_qk_norm\": true", "\"use_qk_norm\": false"}}));
+  EXPECT_FALSE(air->qk_norm);
+  EXPECT_NE(ConfigDigest(*air), ConfigDigest(*config));
+}
+
+TEST(HfFamilies, Qwen3MoeRoutesBySoftmax) {
+  const auto config = ParseText(absl::StrReplaceAll(
+      kGood, {{R"("model_type": "llama")",
+               R"("model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2,
+                  "moe_intermediate_size": 32, "norm_topk_prob": true, "mlp_only_layers": [0])"}}));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->moe->scoring, Scoring::kSoftmax);
+  EXPECT_FALSE(config->moe->correction_bias);
+  EXPECT_EQ(config->moe->shared_intermediate, 0);
+  EXPECT_THAT(config->moe->sparse, ElementsAre(false, true));
+}
+
+TEST(HfFamilies, IndexersFollowTheListTheSchedulesOrThePattern) {
+  const auto computes = [](absl::string_view more) {
+    const auto config = ParseText(Glm5(more));
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config->dsa->computes;
+  };
+  EXPECT_THAT(computes(""), ElementsAre(true, true, true, true));
+  EXPECT_THAT(computes(R"(, "indexer_types": ["full", "shared", "full", "shared"])"),
+              ElementsAre(true, false, true, false));
+  EXPECT_THAT(computes(R"(, "index_topk_pattern": "FSSF")"), ElementsAre(true, false, false, true));
+  EXPECT_THAT(computes(R"(, "index_topk_freq": 2, "index_skip_topk_offset": 2)"),
+              ElementsAre(true, true, false, true));
+}
+
+// GLM-5.2: layers 0, 1, 2, 6, 10, ..., 74 compute.
+TEST(HfFamilies, ThePublishedScheduleHas21Of78Indexers) {
+  const std::string text =
+      absl::StrReplaceAll(Glm5(R"(, "index_topk_freq": 4, "index_skip_topk_offset": 3)"),
+                          {{R"("num_hidden_layers": 4)", R"("num_hidden_layers": 78)"}});
+  const auto config = ParseText(text);
+  ASSERT_TRUE(config.ok()) << config.status();
+  int count = 0;
+  for (int32_t i = 0; i < 78; ++i) {
+    EXPECT_EQ(config->has_indexer(i), i < 3 || i % 4 == 2) << i;
+    count += config->has_indexer(i);
+  }
+  EXPECT_EQ(count, 21);
+}
+
+TEST(HfFamilies, ErrorsNameTheFieldAndWhatIsPossible) {
+  const auto error = [](absl::string_view from, absl::string_view to) {
+    const std::string text = absl::StrReplaceAll(
+        Glm5(R"(, "indexer_types": ["full", "full", "full", "full"])"), {{from, to}});
+    EXPECT_NE(text, Glm5("")) << from;
+    const auto config = ParseText(text);
+    EXPECT_FALSE(config.ok()) << from << " -> " << to;
+    return std::string(config.status().message());
+  };
+  EXPECT_THAT(error("glm_moe_dsa", "bert"), HasSubstr("model_type 'bert'; built are llama, qwen3"));
+  EXPECT_THAT(error("kv_lora_rank", "x"), HasSubstr("'kv_lora_rank' is missing"));
+  EXPECT_THAT(error("\"kv_lora_rank\": 64", "\"kv_lora_rank\": 0"), HasSubstr("kv_lora_rank is 0"));
+  EXPECT_THAT(error("\"qk_rope_head_dim\": 64", "\"qk_rope_head_dim\": 63"), HasSubstr("even"));
+  EXPECT_THAT(error("\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 9"),
+              HasSubstr("experts per token is 9, possible are 1 to 8"));
+  EXPECT_THAT(error("\"n_group\": 1", "\"n_group\": 3"), HasSubstr("3 equal groups"));
+  EXPECT_THAT(error("\"topk_group\": 1", "\"topk_group\": 2"), HasSubstr("topk_group is 2"));
+  EXPECT_THAT(error("sigmoid", "relu"), HasSubstr("'scoring_func' is 'relu'; only 'sigmoid'"));
+  EXPECT_THAT(error("noaux_tc", "greedy"), HasSubstr("'topk_method' is 'greedy'"));
+  EXPECT_THAT(error("first_k_dense_replace", "x"), HasSubstr("'first_k_dense_replace' is missing"));
+  EXPECT_THAT(error(R"(["full", )", "["), HasSubstr("indexer_types has 3 entries for 4 layers"));
+  EXPECT_THAT(error(R"(["full", )", R"(["half", )"), HasSubstr("neither 'full' nor 'shared'"));
+  EXPECT_THAT(error("\"index_head_dim\": 64", "\"index_head_dim\": 32"),
+              HasSubstr("index_head_dim 32"));
+  EXPECT_THAT(error("\"n_shared_experts\": 1", "\"n_shared_experts\": 2147483647"),
+              HasSubstr("n_shared_experts"));
+  EXPECT_THAT(error("\"routed_scaling_factor\": 2.5", "\"routed_scaling_factor\": -1"),
+              HasSubstr("routed_scaling_factor is -1"));
+}
+
+TEST(HfQuantization, LayoutsThatWouldBeMisreadAreRefused) {
+  const auto error = [](absl::string_view quantization) {
+    return std::string(ParseText(Kimi(absl::StrCat(R"(, "quantization_config": )", quantization)))
+                           .status()
+                           .message());
+  };
+  EXPECT_EQ(error(R"({"quant_method": "fp8", "weight_block_size": [128, 128]})"), "");
+  EXPECT_THAT(error(R"({"quant_method": "fp8", "weight_block_size": [64, 64]})"),
+              HasSubstr("weight_block_size"));
+  EXPECT_THAT(error(R"({"quant_method": "awq"})"),
+              HasSubstr("'quant_method' is 'awq'; built are 'fp8'"));
+  EXPECT_EQ(error(R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})"), "");
+  const auto group = [&](absl::string_view weights) {
+    return error(absl::StrCat(
+        R"({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": )",
+        weights, "}}}"));
+  };
+  EXPECT_EQ(group(R"({"num_bits": 4, "type": "int", "group_size": 32, "symmetric": true})"), "");
+  EXPECT_EQ(group(R"({"num_bits": 8, "type": "float", "strategy": "channel"})"), "");
+  EXPECT_EQ(group(R"({"num_bits": 4, "type": "float", "group_size": 16})"), "");
+  EXPECT_THAT(group(R"({"num_bits": 4, "type": "int", "group_size": 128})"),
+              HasSubstr("groups of 128"));
+  EXPECT_THAT(group(R"({"num_bits": 4, "type": "int", "group_size": 32, "symmetric": false})"),
+              HasSubstr("asymmetric"));
 }
 
 // A small GGUF file, one string of it replaced by another of the same length.
@@ -158,6 +331,22 @@ TEST(Rope, PlainFrequenciesFallGeometrically) {
   ASSERT_EQ(frequencies.size(), 8u);
   EXPECT_EQ(frequencies[0], 1.0f);
   EXPECT_FLOAT_EQ(frequencies[4], static_cast<float>(1.0 / std::sqrt(5000.0)));
+}
+
+// Kimi K2's numbers: width 64, theta 50000, original context 4096. Betas of 1 make a step between
+// pairs 19 and 20; betas 32 and 1 a ramp from pair 8 to 20.
+TEST(Rope, YarnStretchesPairsBehindTheRamp) {
+  ModelConfig config = *ParseText(Kimi());
+  const std::vector<float> ramp = InverseFrequencies(config);
+  ASSERT_EQ(ramp.size(), 32u);
+  config.rope.beta_fast = 1;
+  const std::vector<float> step = InverseFrequencies(config);
+  for (size_t i = 0; i < 32; ++i) {
+    const double plain = std::pow(50000.0, -static_cast<double>(i) / 32);
+    EXPECT_FLOAT_EQ(step[i], static_cast<float>(i <= 19 ? plain : plain / 64)) << i;
+    const double share = std::min(std::max((static_cast<double>(i) - 8) / 12, 0.0), 1.0);
+    EXPECT_FLOAT_EQ(ramp[i], static_cast<float>(plain * (1 - share) + plain / 64 * share)) << i;
+  }
 }
 
 TEST(Rope, Llama3KeepsShortStretchesLongAndBlendsBetween) {

@@ -114,6 +114,7 @@ absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file, absl::string_vi
     out.family = Family::kLlama;
   } else if (arch == "qwen3") {
     out.family = Family::kQwen3;
+    out.qk_norm = true;
   } else {
     return absl::UnimplementedError(
         absl::StrCat(file.source(), ": architecture '", arch, "'; built are 'llama' and 'qwen3'"));

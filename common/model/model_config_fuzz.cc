@@ -12,7 +12,7 @@ void Use(const absl::StatusOr<sluice::model::ModelConfig>& config) {
   if (!config.ok()) return;
   SLUICE_CHECK(sluice::model::ValidateConfig(*config).ok());
   SLUICE_CHECK(sluice::model::InverseFrequencies(*config).size() ==
-               static_cast<size_t>(config->head_dim / 2));
+               static_cast<size_t>(config->rotary_dim() / 2));
   static_cast<void>(sluice::model::ConfigDigest(*config));
 }
 

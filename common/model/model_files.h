@@ -12,26 +12,9 @@
 #include "formats/gguf.h"
 #include "kernels/linear/weight_format.h"
 #include "model/config.h"
+#include "model/tensor_roles.h"
 
 namespace sluice::model {
-
-// Tensors of a dense decoder. The first three exist once, the others once per layer.
-enum class TensorRole {
-  kEmbedding,  // [vocabulary, hidden]
-  kOutput,     // [vocabulary, hidden]; absent when embeddings are tied
-  kFinalNorm,  // [hidden]
-  kAttnNorm,   // [hidden]
-  kQ,          // [heads * head_dim, hidden]
-  kK,          // [kv_heads * head_dim, hidden]
-  kV,          // [kv_heads * head_dim, hidden]
-  kQNorm,      // [head_dim], Qwen3
-  kKNorm,      // [head_dim], Qwen3
-  kO,          // [hidden, heads * head_dim]
-  kFfnNorm,    // [hidden]
-  kGate,       // [intermediate, hidden]
-  kUp,         // [intermediate, hidden]
-  kDown,       // [hidden, intermediate]
-};
 
 // A tensor as rows of one weight format; a vector is one row. Views into the mapped file.
 struct TensorView {
@@ -40,12 +23,18 @@ struct TensorView {
   int64_t rows = 0;
   int64_t columns = 0;
   absl::Span<const uint8_t> data;
-  // Not 0: within each head of so many rows the file stores rotation pairs next to each other
-  // (GGUF's llama).
-  int64_t interleaved_head_dim = 0;
+  // Of formats whose scales are a tensor of their own: its rows, each for `rows_per_scale` rows of
+  // the matrix (0: one for all), and a factor of the whole matrix.
+  absl::Span<const uint8_t> scales;
+  kernels::ScaleType scale_type = kernels::ScaleType::kNone;
+  int64_t scale_row_bytes = 0;
+  int64_t rows_per_scale = 1;
+  float factor = 1.0f;
+  // count > 0: the file stores the rotation pairs of these rows next to each other.
+  RotatedRows interleaved;
 
-  // Bytes of row `i` in the order of this project: rotation pairs are (i, i + head_dim / 2).
-  const uint8_t* Row(int64_t i) const;
+  // Row `i` in the order of this project: rotation pairs are (i, i + count / 2).
+  kernels::WeightRow Row(int64_t i) const;
 };
 
 // Immutable; any thread may read it. Everything returned lives as long as the object.
@@ -58,9 +47,11 @@ class ModelFiles {
   virtual ~ModelFiles() = default;
 
   const ModelConfig& config() const { return config_; }
-  // The tensor of `role` (`layer` counts only for roles that exist per layer). NOT_FOUND when this
-  // model has none.
-  absl::StatusOr<TensorView> Find(TensorRole role, int32_t layer = 0) const;
+  // The tensor of a role. NOT_FOUND when this model has none.
+  absl::StatusOr<TensorView> Find(TensorId id) const;
+  absl::StatusOr<TensorView> Find(TensorRole role, int32_t layer = 0) const {
+    return Find(TensorId{role, layer, 0});
+  }
 
   // Bytes of all tensors.
   uint64_t tensor_bytes() const;
@@ -73,9 +64,10 @@ class ModelFiles {
 
   // The tensor called `name` in this kind of file, its shape as stored. NOT_FOUND when absent.
   virtual absl::StatusOr<TensorView> FindByName(const std::string& name) const = 0;
-  // The name of a role in this kind of file.
-  virtual std::string NameOf(TensorRole role, int32_t layer) const = 0;
-  virtual bool interleaves_rotation() const = 0;
+  // The name of a tensor in this kind of file.
+  virtual std::string NameOf(TensorId id) const = 0;
+  // Whether this kind of file stores the rotation pairs of `role` next to each other.
+  virtual bool Interleaves(TensorRole role) const = 0;
 
  private:
   absl::Status CheckTensors() const;
@@ -89,7 +81,8 @@ absl::StatusOr<ModelConfig> ReadModelConfig(absl::string_view path);
 // The format of a GGUF block type: the reader admits only types that have one.
 kernels::WeightFormat WeightFormatOf(formats::GgmlType type);
 
-// Whether `path` is read as a GGUF file (it is a file, or its name ends in .gguf) rather than as a folder.
+// Whether `path` is read as a GGUF file (it is a file, or its name ends in .gguf) rather than as a
+// folder.
 bool IsGgufPath(absl::string_view path);
 
 }  // namespace sluice::model

@@ -47,8 +47,8 @@ TEST(GgufTypes, EveryBlockTypeDequantisesExactly) {
     std::vector<float> values(tensor.rows() * tensor.row_elements());
     for (size_t row = 0; row < tensor.rows(); ++row) {
       kernels::DequantizeRow(
-          format, tensor.data.data() + static_cast<int64_t>(row) * kernels::RowBytes(format, k), k,
-          values.data() + row * tensor.row_elements());
+          format, {tensor.data.data() + static_cast<int64_t>(row) * kernels::RowBytes(format, k)},
+          k, values.data() + row * tensor.row_elements());
     }
     ASSERT_EQ(want->data.size(), values.size() * sizeof(float));
     for (size_t i = 0; i < values.size(); ++i) {
@@ -146,7 +146,7 @@ TEST_F(BrokenModel, WrongShapeIsNamedWithBothShapes) {
 TEST_F(BrokenModel, UnknownTypesAndBiasesAreRefused) {
   Replace("model.safetensors", "model.layers.0.self_attn.k_proj.weight\":{\"dtype\":\"BF16\"",
           "model.layers.0.self_attn.k_proj.weight\":{\"dtype\":\"I16\" ");
-  EXPECT_THAT(OpenError(), HasSubstr("is I16; read are F32, F16 and BF16"));
+  EXPECT_THAT(OpenError(), HasSubstr("is I16; read are F32, F16 and BF16, and F8_E4M3 and U8"));
   Replace("model.safetensors", "model.layers.0.mlp.gate_proj.weight",
           "model.layers.0.mlp.gate_pro.x.bias ");
   Replace("model.safetensors", ".x.bias ", "j.x.bias");

@@ -3,15 +3,16 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace sluice::model {
 namespace {
 
-// One packed matrix to be made: source rows in output order.
+// One packed matrix to be made of the rows of `sources`, in order.
 struct PackJob {
   kernels::PackedMatrix* matrix = nullptr;
-  std::vector<const uint8_t*> rows;
+  std::vector<TensorView> sources;
 };
 
 uint64_t RoundUp(uint64_t bytes) {
@@ -40,7 +41,6 @@ class WeightLoader {
       : files_(files), config_(files.config()), path_(path), out_(out) {}
 
   absl::Status Load(device::ThreadPool& pool) {
-    out_->hidden_ = config_.hidden;
     out_->layers_.resize(static_cast<size_t>(config_.layers));
     for (int32_t i = 0; i < config_.layers; ++i) SLUICE_RETURN_IF_ERROR(PlanLayer(i));
     SLUICE_RETURN_IF_ERROR(LoadVector(TensorRole::kFinalNorm, 0, &out_->final_norm_));
@@ -48,23 +48,18 @@ class WeightLoader {
         config_.tied_embeddings ? TensorRole::kEmbedding : TensorRole::kOutput;
     SLUICE_RETURN_IF_ERROR(PlanGroup({output}, 0, &out_->output_));
     TensorView embedding;
-    uint64_t embedding_bytes = 0;
     if (!config_.tied_embeddings) {
       SLUICE_ASSIGN_OR_RETURN(embedding, files_.Find(TensorRole::kEmbedding));
-      embedding_bytes = embedding.data.size();
     }
-    CollectJobs();
-    uint64_t total = RoundUp(embedding_bytes);
+    uint64_t total = RoundUp(embedding.data.size()) + RoundUp(embedding.scales.size());
     for (const PackJob& job : jobs_) {
       total += RoundUp(static_cast<uint64_t>(job.matrix->bytes()));
     }
     SLUICE_ASSIGN_OR_RETURN(out_->arena_, device::HugePageArena::Create(total));
     for (PackJob& job : jobs_) SLUICE_RETURN_IF_ERROR(Pack(job, pool));
-    if (embedding_bytes == 0) return absl::OkStatus();
-    SLUICE_ASSIGN_OR_RETURN(const auto memory, out_->arena_.Allocate(embedding_bytes));
-    std::memcpy(memory.data(), embedding.data.data(), embedding_bytes);
-    out_->embedding_format_ = embedding.format;
-    out_->embedding_rows_ = reinterpret_cast<const uint8_t*>(memory.data());
+    SLUICE_RETURN_IF_ERROR(Keep(&embedding.data));
+    SLUICE_RETURN_IF_ERROR(Keep(&embedding.scales));
+    out_->embedding_ = std::move(embedding);
     return absl::OkStatus();
   }
 
@@ -73,65 +68,110 @@ class WeightLoader {
     LayerWeights& layer = out_->layers_[static_cast<size_t>(i)];
     SLUICE_RETURN_IF_ERROR(LoadVector(TensorRole::kAttnNorm, i, &layer.attn_norm));
     SLUICE_RETURN_IF_ERROR(LoadVector(TensorRole::kFfnNorm, i, &layer.ffn_norm));
-    if (config_.has_qk_norm()) {
-      SLUICE_RETURN_IF_ERROR(LoadVector(TensorRole::kQNorm, i, &layer.q_norm));
-      SLUICE_RETURN_IF_ERROR(LoadVector(TensorRole::kKNorm, i, &layer.k_norm));
+    SLUICE_RETURN_IF_ERROR(PlanGqa(i, &layer.attention.emplace<GqaWeights>()));
+    if (config_.is_sparse(i)) return PlanMoe(i, &layer.ffn.emplace<MoeWeights>());
+    FeedForwardWeights& dense = layer.ffn.emplace<FeedForwardWeights>();
+    SLUICE_RETURN_IF_ERROR(PlanGroup({TensorRole::kGate, TensorRole::kUp}, i, &dense.gate_up));
+    return PlanGroup({TensorRole::kDown}, i, &dense.down);
+  }
+
+  absl::Status PlanGqa(int32_t i, GqaWeights* gqa) {
+    if (config_.qk_norm) {
+      SLUICE_RETURN_IF_ERROR(LoadVector(TensorRole::kQNorm, i, &gqa->q_norm));
+      SLUICE_RETURN_IF_ERROR(LoadVector(TensorRole::kKNorm, i, &gqa->k_norm));
+    }
+    if (config_.qkv_bias) {
+      for (TensorRole role : {TensorRole::kQBias, TensorRole::kKBias, TensorRole::kVBias}) {
+        SLUICE_RETURN_IF_ERROR(LoadVector(role, i, &gqa->qkv_bias));
+      }
     }
     SLUICE_RETURN_IF_ERROR(
-        PlanGroup({TensorRole::kQ, TensorRole::kK, TensorRole::kV}, i, &layer.qkv));
-    SLUICE_RETURN_IF_ERROR(PlanGroup({TensorRole::kO}, i, &layer.o));
-    SLUICE_RETURN_IF_ERROR(PlanGroup({TensorRole::kGate, TensorRole::kUp}, i, &layer.gate_up));
-    return PlanGroup({TensorRole::kDown}, i, &layer.down);
+        PlanGroup({TensorRole::kQ, TensorRole::kK, TensorRole::kV}, i, &gqa->qkv));
+    return PlanGroup({TensorRole::kO}, i, &gqa->o);
   }
 
+  absl::Status PlanMoe(int32_t i, MoeWeights* moe) {
+    SLUICE_RETURN_IF_ERROR(PlanGroup({TensorRole::kRouter}, i, &moe->router));
+    if (config_.moe->correction_bias) {
+      SLUICE_RETURN_IF_ERROR(LoadVector(TensorRole::kRouterBias, i, &moe->correction_bias));
+    }
+    moe->experts.resize(static_cast<size_t>(config_.moe->experts));
+    for (int32_t e = 0; e < config_.moe->experts; ++e) {
+      ExpertWeights& expert = moe->experts[static_cast<size_t>(e)];
+      SLUICE_RETURN_IF_ERROR(PlanMatrix({TensorRole::kExpertGate, i, e}, &expert.gate));
+      SLUICE_RETURN_IF_ERROR(PlanMatrix({TensorRole::kExpertUp, i, e}, &expert.up));
+      SLUICE_RETURN_IF_ERROR(PlanMatrix({TensorRole::kExpertDown, i, e}, &expert.down));
+    }
+    if (config_.moe->shared_intermediate == 0) return absl::OkStatus();
+    moe->shared.resize(1);
+    SLUICE_RETURN_IF_ERROR(PlanMatrix({TensorRole::kSharedGate, i, 0}, &moe->shared[0].gate));
+    SLUICE_RETURN_IF_ERROR(PlanMatrix({TensorRole::kSharedUp, i, 0}, &moe->shared[0].up));
+    return PlanMatrix({TensorRole::kSharedDown, i, 0}, &moe->shared[0].down);
+  }
+
+  // Appends the values of a vector.
   absl::Status LoadVector(TensorRole role, int32_t layer, std::vector<float>* out) {
     SLUICE_ASSIGN_OR_RETURN(const TensorView view, files_.Find(role, layer));
-    out->resize(static_cast<size_t>(view.columns));
-    kernels::DequantizeRow(view.format, view.Row(0), view.columns, out->data());
+    const size_t begin = out->size();
+    out->resize(begin + static_cast<size_t>(view.columns));
+    kernels::DequantizeRow(view.format, view.Row(0), view.columns, out->data() + begin);
     return absl::OkStatus();
   }
 
-  // Fuses neighbours of equal format into one matrix. Their rows are kept for CollectJobs.
+  // `matrix` must stay where it is until Pack.
+  absl::Status PlanMatrix(TensorId id, kernels::PackedMatrix* matrix) {
+    SLUICE_ASSIGN_OR_RETURN(TensorView view, files_.Find(id));
+    *matrix = kernels::DescribePacked(path_, view.format, view.rows, view.columns);
+    jobs_.push_back({matrix, {std::move(view)}});
+    return absl::OkStatus();
+  }
+
+  // Fuses neighbours of equal format into one matrix.
   absl::Status PlanGroup(std::initializer_list<TensorRole> roles, int32_t layer,
                          MatrixGroup* group) {
+    std::vector<std::vector<TensorView>> sources;
     for (TensorRole role : roles) {
-      SLUICE_ASSIGN_OR_RETURN(const TensorView view, files_.Find(role, layer));
-      const bool fuse = !group->parts.empty() && group->parts.back().matrix.format == view.format;
-      if (!fuse) {
-        group->parts.push_back({{}, group->n});
-        rows_.emplace_back();
-      }
-      std::vector<const uint8_t*>& rows = rows_.back();
-      for (int64_t i = 0; i < view.rows; ++i) rows.push_back(view.Row(i));
-      group->n += view.rows;
-      group->k = view.columns;
-      group->parts.back().matrix = kernels::DescribePacked(
-          path_, view.format, static_cast<int64_t>(rows.size()), view.columns);
+      SLUICE_ASSIGN_OR_RETURN(TensorView view, files_.Find(role, layer));
+      if (sources.empty() || sources.back().back().format != view.format) sources.emplace_back();
+      sources.back().push_back(std::move(view));
     }
-    groups_.push_back(group);
+    group->parts.resize(sources.size());
+    for (size_t i = 0; i < sources.size(); ++i) {
+      int64_t rows = 0;
+      for (const TensorView& view : sources[i]) rows += view.rows;
+      MatrixGroup::Part& part = group->parts[i];
+      part.column = group->n;
+      group->n += rows;
+      group->k = sources[i][0].columns;
+      part.matrix = kernels::DescribePacked(path_, sources[i][0].format, rows, group->k);
+      jobs_.push_back({&part.matrix, std::move(sources[i])});
+    }
     return absl::OkStatus();
-  }
-
-  // Pairs each part with its rows: parts were planned in this order, and their addresses are final
-  // now.
-  void CollectJobs() {
-    size_t next = 0;
-    for (MatrixGroup* group : groups_) {
-      for (MatrixGroup::Part& part : group->parts) {
-        jobs_.push_back({&part.matrix, std::move(rows_[next++])});
-      }
-    }
   }
 
   absl::Status Pack(const PackJob& job, device::ThreadPool& pool) {
     kernels::PackedMatrix& matrix = *job.matrix;
+    std::vector<kernels::WeightRow> rows;
+    rows.reserve(static_cast<size_t>(matrix.n));
+    for (const TensorView& view : job.sources) {
+      for (int64_t i = 0; i < view.rows; ++i) rows.push_back(view.Row(i));
+    }
     SLUICE_ASSIGN_OR_RETURN(const auto memory,
                             out_->arena_.Allocate(static_cast<size_t>(matrix.bytes())));
     uint8_t* const data = reinterpret_cast<uint8_t*>(memory.data());
     pool.ParallelFor(matrix.panels(), [&](int64_t begin, int64_t end, int) {
-      kernels::PackPanels(matrix, job.rows, begin, end, data);
+      kernels::PackPanels(matrix, rows, begin, end, data);
     });
     matrix.data = data;
+    return absl::OkStatus();
+  }
+
+  // Copies bytes of a file into the arena.
+  absl::Status Keep(absl::Span<const uint8_t>* bytes) {
+    if (bytes->empty()) return absl::OkStatus();
+    SLUICE_ASSIGN_OR_RETURN(const auto memory, out_->arena_.Allocate(bytes->size()));
+    std::memcpy(memory.data(), bytes->data(), bytes->size());
+    *bytes = {reinterpret_cast<const uint8_t*>(memory.data()), bytes->size()};
     return absl::OkStatus();
   }
 
@@ -139,26 +179,24 @@ class WeightLoader {
   const ModelConfig& config_;
   const kernels::IsaPath path_;
   LoadedWeights* const out_;
-  std::vector<MatrixGroup*> groups_;
-  std::vector<std::vector<const uint8_t*>> rows_;
   std::vector<PackJob> jobs_;
 };
 
 absl::StatusOr<std::unique_ptr<LoadedWeights>> LoadedWeights::Load(const ModelFiles& files,
                                                                    kernels::IsaPath path,
                                                                    device::ThreadPool& pool) {
+  if (files.config().mla) {
+    return absl::UnimplementedError(
+        absl::StrCat(files.config().name, ": latent attention is not built yet"));
+  }
   auto weights = std::unique_ptr<LoadedWeights>(new LoadedWeights);
   SLUICE_RETURN_IF_ERROR(WeightLoader(files, path, weights.get()).Load(pool));
   return weights;
 }
 
 void LoadedWeights::Embedding(int32_t token, float* out) const {
-  if (embedding_rows_ == nullptr) {
-    kernels::UnpackRow(output_.parts[0].matrix, token, out);
-    return;
-  }
-  const int64_t row_bytes = kernels::RowBytes(embedding_format_, hidden_);
-  kernels::DequantizeRow(embedding_format_, embedding_rows_ + token * row_bytes, hidden_, out);
+  if (embedding_.data.empty()) return kernels::UnpackRow(output_.parts[0].matrix, token, out);
+  kernels::DequantizeRow(embedding_.format, embedding_.Row(token), embedding_.columns, out);
 }
 
 }  // namespace sluice::model

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,15 +32,41 @@ struct MatrixGroup {
   int64_t bytes() const;
 };
 
+struct GqaWeights {
+  MatrixGroup qkv;              // [heads | kv_heads | kv_heads] x head_dim outputs
+  std::vector<float> qkv_bias;  // [outputs of qkv], empty without biases
+  std::vector<float> q_norm;    // [head_dim], empty without q/k norm
+  std::vector<float> k_norm;
+  MatrixGroup o;  // [hidden]
+};
+
+// down(silu(gate x) * up x).
+struct FeedForwardWeights {
+  MatrixGroup gate_up;  // [intermediate | intermediate]
+  MatrixGroup down;     // [hidden]
+};
+
+// The same with gate and up apart, so that a panel of each makes a panel of the product.
+struct ExpertWeights {
+  kernels::PackedMatrix gate;  // [intermediate]
+  kernels::PackedMatrix up;    // [intermediate]
+  kernels::PackedMatrix down;  // [hidden]
+
+  int64_t bytes() const { return gate.bytes() + up.bytes() + down.bytes(); }
+};
+
+struct MoeWeights {
+  MatrixGroup router;                  // [experts]
+  std::vector<float> correction_bias;  // [experts], empty without
+  std::vector<ExpertWeights> experts;
+  std::vector<ExpertWeights> shared;  // one or none
+};
+
 struct LayerWeights {
   std::vector<float> attn_norm;  // [hidden]
-  MatrixGroup qkv;               // [heads | kv_heads | kv_heads] x head_dim outputs
-  std::vector<float> q_norm;     // [head_dim], empty without q/k norm
-  std::vector<float> k_norm;
-  MatrixGroup o;                // [hidden]
+  std::variant<GqaWeights> attention;
   std::vector<float> ffn_norm;  // [hidden]
-  MatrixGroup gate_up;          // [intermediate | intermediate]
-  MatrixGroup down;             // [hidden]
+  std::variant<FeedForwardWeights, MoeWeights> ffn;
 };
 
 // Immutable; any thread may read it. Independent of the files it came from.
@@ -67,10 +94,8 @@ class LoadedWeights {
   std::vector<LayerWeights> layers_;
   std::vector<float> final_norm_;
   MatrixGroup output_;
-  // Rows of an embedding that is not tied, as the file stores them; null data when tied.
-  kernels::WeightFormat embedding_format_ = kernels::WeightFormat::kF32;
-  int64_t hidden_ = 0;
-  const uint8_t* embedding_rows_ = nullptr;
+  // An embedding that is not tied, as the file stores it; null data when tied.
+  TensorView embedding_;
   device::HugePageArena arena_;
 };
 

@@ -59,16 +59,18 @@ TEST_P(LoadedWeightsTest, PacksEveryTensorOnEveryPath) {
     ASSERT_EQ(weights_->layers().size(), 3u);
     for (int32_t i = 0; i < config.layers; ++i) {
       const LayerWeights& layer = weights_->layers()[static_cast<size_t>(i)];
-      EXPECT_EQ(layer.qkv.n, config.q_width() + 2 * config.kv_width());
-      ExpectRows(layer.qkv, 0, TensorRole::kQ, i);
-      ExpectRows(layer.qkv, config.q_width(), TensorRole::kK, i);
-      ExpectRows(layer.qkv, config.q_width() + config.kv_width(), TensorRole::kV, i);
-      ExpectRows(layer.o, 0, TensorRole::kO, i);
-      ExpectRows(layer.gate_up, 0, TensorRole::kGate, i);
-      ExpectRows(layer.gate_up, config.intermediate, TensorRole::kUp, i);
-      ExpectRows(layer.down, 0, TensorRole::kDown, i);
+      const auto& gqa = std::get<GqaWeights>(layer.attention);
+      const auto& ffn = std::get<FeedForwardWeights>(layer.ffn);
+      EXPECT_EQ(gqa.qkv.n, config.q_width() + 2 * config.kv_width());
+      ExpectRows(gqa.qkv, 0, TensorRole::kQ, i);
+      ExpectRows(gqa.qkv, config.q_width(), TensorRole::kK, i);
+      ExpectRows(gqa.qkv, config.q_width() + config.kv_width(), TensorRole::kV, i);
+      ExpectRows(gqa.o, 0, TensorRole::kO, i);
+      ExpectRows(ffn.gate_up, 0, TensorRole::kGate, i);
+      ExpectRows(ffn.gate_up, config.intermediate, TensorRole::kUp, i);
+      ExpectRows(ffn.down, 0, TensorRole::kDown, i);
       EXPECT_EQ(layer.attn_norm, RowOf(*files_->Find(TensorRole::kAttnNorm, i), 0));
-      EXPECT_EQ(layer.q_norm.empty(), !config.has_qk_norm());
+      EXPECT_EQ(gqa.q_norm.empty(), !config.qk_norm);
     }
     const TensorView embedding = *files_->Find(TensorRole::kEmbedding);
     std::vector<float> row(static_cast<size_t>(config.hidden));
@@ -84,8 +86,8 @@ TEST_P(LoadedWeightsTest, FusesNeighboursOfOneFormat) {
   const LayerWeights& layer = weights_->layers()[0];
   // The GGUF twins keep V in F32 and the rest in BF16.
   const bool mixed = IsGgufPath(GetParam());
-  EXPECT_EQ(layer.qkv.parts.size(), mixed ? 2u : 1u);
-  EXPECT_EQ(layer.gate_up.parts.size(), 1u);
+  EXPECT_EQ(std::get<GqaWeights>(layer.attention).qkv.parts.size(), mixed ? 2u : 1u);
+  EXPECT_EQ(std::get<FeedForwardWeights>(layer.ffn).gate_up.parts.size(), 1u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, LoadedWeightsTest,

@@ -128,7 +128,12 @@ void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int6
 
 void QuantizeRow(const float* x, int64_t k, uint8_t* prepared) {
   Int16Block* blocks = reinterpret_cast<Int16Block*>(prepared);
-  for (int64_t b = 0; b < k / kBlock; ++b) QuantizeBlock(x + b * kBlock, blocks + b);
+  const int64_t whole = k / kBlock;
+  for (int64_t b = 0; b < whole; ++b) QuantizeBlock(x + b * kBlock, blocks + b);
+  if (k % kBlock == 0) return;
+  float tail[kBlock] = {};
+  std::memcpy(tail, x + whole * kBlock, static_cast<size_t>(k % kBlock) * sizeof(float));
+  QuantizeBlock(tail, blocks + whole);
 }
 
 }  // namespace
@@ -154,6 +159,8 @@ void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, 
   if (matrix.format == WeightFormat::kF32) run = Run<WeightFormat::kF32>;
   if (matrix.format == WeightFormat::kF16) run = Run<WeightFormat::kF16>;
   if (matrix.format == WeightFormat::kBf16) run = Run<WeightFormat::kBf16>;
+  if (matrix.format == WeightFormat::kFp8Block) run = ForwardFp8;
+  if (matrix.format == WeightFormat::kFp8Channel) run = ForwardFp8;
   run(matrix, prepared, rows, panel_begin, panel_end, y, y_stride);
 }
 

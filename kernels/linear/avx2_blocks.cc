@@ -66,6 +66,22 @@ inline __m256 LoadHalves(const uint8_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
+// Scales of 8 rows: group `group`, rows 8 * lanes .. 8 * lanes + 7. e4m3 ones lack kE4m3AsF16.
+template <PackedScale scale>
+inline __m256 LoadScales(const uint8_t* p, int group, int lanes) {
+  const int at = group * static_cast<int>(kPanelRows) + lanes * 8;
+  if constexpr (scale == PackedScale::kF16) {
+    return LoadHalves(p + 2 * at);
+  } else if constexpr (scale == PackedScale::kBf16) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 2 * at));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(codes), 16));
+  } else {
+    const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + at));
+    const __m128i shifted = _mm_slli_epi16(_mm_cvtepi8_epi16(codes), 7);
+    return _mm256_cvtph_ps(_mm_and_si128(shifted, _mm_set1_epi16(static_cast<int16_t>(0xbf80))));
+  }
+}
+
 // What the integer sum of a row starts from: -offset times the sum of its activations.
 template <WeightFormat format>
 inline int32_t OffsetTerm(const Int16Block& x, int half) {
@@ -80,6 +96,10 @@ template <WeightFormat format, int rows>
 inline void HalfTile(const uint8_t* panel, int lanes, Prefetcher prefetcher, int64_t blocks,
                      const uint8_t* x, int64_t x_bytes, float (*out)[kPanelRows]) {
   constexpr BlockLayout layout = BlockLayoutOf(format);
+  const uint8_t* const factors = panel;
+  panel += layout.factor_bytes;
+  const __m256i e2m1 =
+      _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kE2m1Codes)));
   __m256 total[rows];
   for (int r = 0; r < rows; ++r) total[r] = _mm256_setzero_ps();
   for (int64_t b = 0; b < blocks; ++b, panel += layout.bytes) {
@@ -98,13 +118,14 @@ inline void HalfTile(const uint8_t* panel, int lanes, Prefetcher prefetcher, int
           acc[r] = _mm256_set1_epi32(OffsetTerm<format>(block_of(r), half));
         }
       }
-      const __m256i quad = LoadQuad<layout.bits>(codes, lanes, half, q % 4);
+      __m256i quad = LoadQuad<layout.bits>(codes, lanes, half, q % 4);
+      if constexpr (layout.e2m1) quad = _mm256_shuffle_epi8(e2m1, quad);
       const __m256i even = _mm256_and_si256(quad, _mm256_set1_epi16(0xff));
       const __m256i odd = _mm256_srli_epi16(quad, 8);
       for (int r = 0; r < rows; ++r) DotPair(acc[r], even, block_of(r).codes + q * 4);
       for (int r = 0; r < rows; ++r) DotPair(acc[r], odd, block_of(r).codes + q * 4 + 2);
       if (q == 7 || (layout.groups == 2 && q == 3)) {
-        const __m256 scale = LoadHalves(panel + (layout.groups == 2 ? half * 32 : 0) + lanes * 16);
+        const __m256 scale = LoadScales<layout.scale>(panel, layout.groups == 2 ? half : 0, lanes);
         for (int r = 0; r < rows; ++r) {
           const __m256 product = _mm256_mul_ps(scale, _mm256_set1_ps(block_of(r).scale));
           total[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[r]), product, total[r]);
@@ -117,6 +138,12 @@ inline void HalfTile(const uint8_t* panel, int lanes, Prefetcher prefetcher, int
         total[r] = _mm256_fmadd_ps(minimum, _mm256_set1_ps(block_of(r).scaled_sum), total[r]);
       }
     }
+  }
+  if constexpr (layout.e2m1) {
+    const __m256 factor =
+        _mm256_mul_ps(_mm256_loadu_ps(reinterpret_cast<const float*>(factors) + lanes * 8),
+                      _mm256_set1_ps(kE4m3AsF16 / 2));
+    for (int r = 0; r < rows; ++r) total[r] = _mm256_mul_ps(total[r], factor);
   }
   for (int r = 0; r < rows; ++r) _mm256_storeu_ps(out[r] + lanes * 8, total[r]);
 }
@@ -163,6 +190,8 @@ void ForwardBlocks(const PackedMatrix& matrix, const uint8_t* prepared, int64_t 
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBf16:
+    case WeightFormat::kFp8Block:
+    case WeightFormat::kFp8Channel:
       return;
     case WeightFormat::kQ8_0:
       run = Run<WeightFormat::kQ8_0>;
@@ -183,6 +212,12 @@ void ForwardBlocks(const PackedMatrix& matrix, const uint8_t* prepared, int64_t 
       break;
     case WeightFormat::kQ6_K:
       run = Run<WeightFormat::kQ6_K>;
+      break;
+    case WeightFormat::kInt4:
+      run = Run<WeightFormat::kInt4>;
+      break;
+    case WeightFormat::kNvFp4:
+      run = Run<WeightFormat::kNvFp4>;
       break;
   }
   run(matrix, prepared, rows, panel_begin, panel_end, y, y_stride);

@@ -57,11 +57,32 @@ inline __m512 LoadHalves(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 
+// Scales of the 16 rows, group `group`. e4m3 ones lack kE4m3AsF16.
+template <PackedScale scale>
+inline __m512 LoadScales(const uint8_t* p, int group) {
+  const int at = group * static_cast<int>(kPanelRows);
+  if constexpr (scale == PackedScale::kF16) {
+    return LoadHalves(p + 2 * at);
+  } else if constexpr (scale == PackedScale::kBf16) {
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 2 * at));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(codes), 16));
+  } else {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + at));
+    const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
+    return _mm512_cvtph_ps(
+        _mm256_and_si256(shifted, _mm256_set1_epi16(static_cast<int16_t>(0xbf80))));
+  }
+}
+
 // y of `rows` rows of x and one panel.
 template <WeightFormat format, int rows>
 void Tile(const uint8_t* panel, Prefetcher prefetcher, int64_t blocks, const uint8_t* x,
           int64_t x_bytes, float* y, int64_t y_stride, __mmask16 outputs) {
   constexpr BlockLayout layout = BlockLayoutOf(format);
+  const uint8_t* const factors = panel;
+  panel += layout.factor_bytes;
+  const __m512i e2m1 =
+      _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kE2m1Codes)));
   __m512 total[rows];
   for (int r = 0; r < rows; ++r) total[r] = _mm512_setzero_ps();
   for (int64_t b = 0; b < blocks; ++b, panel += layout.bytes) {
@@ -88,7 +109,8 @@ void Tile(const uint8_t* panel, Prefetcher prefetcher, int64_t blocks, const uin
       }
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
-        const __m512i quad = LoadQuad<layout.bits>(codes, half, j);
+        __m512i quad = LoadQuad<layout.bits>(codes, half, j);
+        if constexpr (layout.e2m1) quad = _mm512_shuffle_epi8(e2m1, quad);
         const __m512i even = _mm512_and_si512(quad, _mm512_set1_epi16(0xff));
         const __m512i odd = _mm512_srli_epi16(quad, 8);
         const int at = (half * 4 + j) * 4;
@@ -96,7 +118,7 @@ void Tile(const uint8_t* panel, Prefetcher prefetcher, int64_t blocks, const uin
         for (int r = 0; r < rows; ++r) DotPair(acc[r], odd, block_of(r).codes + at + 2);
       }
       if (half == 1 || layout.groups == 2) {
-        const __m512 scale = LoadHalves(panel + (layout.groups == 2 ? half * 32 : 0));
+        const __m512 scale = LoadScales<layout.scale>(panel, layout.groups == 2 ? half : 0);
         for (int r = 0; r < rows; ++r) {
           const __m512 product = _mm512_mul_ps(scale, _mm512_set1_ps(block_of(r).scale));
           total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[r]), product, total[r]);
@@ -109,6 +131,10 @@ void Tile(const uint8_t* panel, Prefetcher prefetcher, int64_t blocks, const uin
         total[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(block_of(r).scaled_sum), total[r]);
       }
     }
+  }
+  if constexpr (layout.e2m1) {
+    const __m512 factor = _mm512_mul_ps(_mm512_loadu_ps(factors), _mm512_set1_ps(kE4m3AsF16 / 2));
+    for (int r = 0; r < rows; ++r) total[r] = _mm512_mul_ps(total[r], factor);
   }
   for (int r = 0; r < rows; ++r) _mm512_mask_storeu_ps(y + r * y_stride, outputs, total[r]);
 }
@@ -150,6 +176,8 @@ void ForwardBlocks(const PackedMatrix& matrix, const uint8_t* prepared, int64_t 
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBf16:
+    case WeightFormat::kFp8Block:
+    case WeightFormat::kFp8Channel:
       return;
     case WeightFormat::kQ8_0:
       run = Run<WeightFormat::kQ8_0>;
@@ -170,6 +198,12 @@ void ForwardBlocks(const PackedMatrix& matrix, const uint8_t* prepared, int64_t 
       break;
     case WeightFormat::kQ6_K:
       run = Run<WeightFormat::kQ6_K>;
+      break;
+    case WeightFormat::kInt4:
+      run = Run<WeightFormat::kInt4>;
+      break;
+    case WeightFormat::kNvFp4:
+      run = Run<WeightFormat::kNvFp4>;
       break;
   }
   run(matrix, prepared, rows, panel_begin, panel_end, y, y_stride);

@@ -12,6 +12,8 @@ ActivationKind KindOf(IsaPath path, WeightFormat format) {
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBf16:
+    case WeightFormat::kFp8Block:
+    case WeightFormat::kFp8Channel:
       return ActivationKind::kFloat32;
     default:
       return ActivationKind::kInt16;
@@ -26,8 +28,13 @@ int64_t PanelBytes(IsaPath path, WeightFormat format, int64_t k) {
     case WeightFormat::kF16:
     case WeightFormat::kBf16:
       return kPanelRows * (k + k % 2) * 2;
-    default:
-      return (k + kBlock - 1) / kBlock * BlockLayoutOf(format).bytes;
+    case WeightFormat::kFp8Block:
+    case WeightFormat::kFp8Channel:
+      return Fp8PanelBytes(format, k);
+    default: {
+      const BlockLayout layout = BlockLayoutOf(format);
+      return layout.factor_bytes + (k + kBlock - 1) / kBlock * layout.bytes;
+    }
   }
 }
 

@@ -51,16 +51,15 @@ int64_t PackedBytes(IsaPath path, WeightFormat format, int64_t n, int64_t k);
 
 // Writes panels [panel_begin, panel_end) of `matrix` (from DescribePacked) to `out`, which is
 // aligned to kPackedAlignment and holds matrix.bytes(). Threads may pack disjoint panels of one
-// matrix. rows[i]: the first byte of source row i, RowBytes(format, k) long: rows of several
-// tensors, a permutation or a slice are all expressed by this list. rows.size() == n. Lossless, but
-// K-quants: their scales and minima per 32 (Q6_K: per 16) are multiplied out and rounded to f16.
-// Cost: about 2 ns an element.
-void PackPanels(const PackedMatrix& matrix, absl::Span<const uint8_t* const> rows,
-                int64_t panel_begin, int64_t panel_end, uint8_t* out);
+// matrix. rows[i]: source row i: rows of several tensors, a permutation or a slice are all
+// expressed by this list. rows.size() == n. Lossless, but K-quants: their scales and minima per 32
+// (Q6_K: per 16) are multiplied out and rounded to f16. Cost: about 2 ns an element.
+void PackPanels(const PackedMatrix& matrix, absl::Span<const WeightRow> rows, int64_t panel_begin,
+                int64_t panel_end, uint8_t* out);
 
 // DescribePacked and PackPanels of everything; returns the view with data = out.
 PackedMatrix Pack(IsaPath path, WeightFormat format, int64_t n, int64_t k,
-                  absl::Span<const uint8_t* const> rows, uint8_t* out);
+                  absl::Span<const WeightRow> rows, uint8_t* out);
 
 // Writes row `row` of W as float32 (k values), e.g. a token's embedding from the packed output
 // matrix.

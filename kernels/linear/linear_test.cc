@@ -78,9 +78,10 @@ double Magnitude(const Packed& p, int64_t row, const std::vector<double>& x,
   double sum = 0;
   for (size_t i = 0; i < x.size(); ++i) {
     double weight = std::abs(double{w[i]});
-    if (layout.bits != 0 && p.matrix.path != IsaPath::kReference) {
+    // e2m1 has no minimum: its weights are what is summed.
+    if (layout.bits != 0 && !layout.e2m1 && p.matrix.path != IsaPath::kReference) {
       CodeBlock block;
-      LoadCodeBlock(p.matrix.format, p.source.rows()[static_cast<size_t>(row)],
+      LoadCodeBlock(p.matrix.format, p.source.rows()[static_cast<size_t>(row)], p.matrix.k,
                     static_cast<int64_t>(i) / kBlock, &block);
       // The offset of symmetric formats is subtracted in integers: exact, so it adds no magnitude.
       const int code = block.codes[i % kBlock] - layout.offset;
@@ -123,7 +124,7 @@ TEST_P(LinearTest, UnpackedRowsAreTheStoredValues) {
         ASSERT_EQ(actual[i], expected[i]) << row << " " << i;
       } else {
         CodeBlock block;
-        LoadCodeBlock(format, p.source.rows()[static_cast<size_t>(row)],
+        LoadCodeBlock(format, p.source.rows()[static_cast<size_t>(row)], k,
                       static_cast<int64_t>(i) / kBlock, &block);
         // f16 rounds scale and minimum: half a unit in 11 bits, or in 2^-24 below the normal range.
         const double magnitude = std::abs(expected[i] - block.minimum) + std::abs(block.minimum);
@@ -272,13 +273,25 @@ TEST_P(LinearTest, ExtremeCodesDoNotOverflow) {
   if (layout.bits == 0) return;  // no integer sums
   for (uint8_t fill : {uint8_t{0x00}, uint8_t{0xff}, uint8_t{0x80}, uint8_t{0x7f}}) {
     std::vector<uint8_t> bytes(static_cast<size_t>(RowBytes(format, k)), fill);
-    for (int64_t at = 0; at < RowBytes(format, k); at += BlockBytes(format)) {
-      uint8_t* block = bytes.data() + at;
-      const uint16_t one = FloatToF16(1.0f);
-      std::memcpy(block + (format == WeightFormat::kQ6_K ? 208 : 0), &one, 2);
-      if (layout.affine) std::memcpy(block + 2, &one, 2);
+    const std::vector<uint16_t> bf16_ones(static_cast<size_t>(k), FloatToBf16(1.0f));
+    const std::vector<uint8_t> e4m3_ones(static_cast<size_t>(k), FloatToE4m3(1.0f));
+    WeightRow row;
+    row.data = bytes.data();
+    if (format == WeightFormat::kInt4) {
+      row.scales = reinterpret_cast<const uint8_t*>(bf16_ones.data());
+      row.scale_type = ScaleType::kBf16;
+    } else if (format == WeightFormat::kNvFp4) {
+      row.scales = e4m3_ones.data();
+      row.scale_type = ScaleType::kE4m3;
+    } else {
+      for (int64_t at = 0; at < RowBytes(format, k); at += BlockBytes(format)) {
+        uint8_t* block = bytes.data() + at;
+        const uint16_t one = FloatToF16(1.0f);
+        std::memcpy(block + (format == WeightFormat::kQ6_K ? 208 : 0), &one, 2);
+        if (layout.affine) std::memcpy(block + 2, &one, 2);
+      }
     }
-    const std::vector<const uint8_t*> rows(static_cast<size_t>(n), bytes.data());
+    const std::vector<WeightRow> rows(static_cast<size_t>(n), row);
     AlignedBytes data(PackedBytes(GetParam().path, format, n, k));
     const PackedMatrix matrix = Pack(GetParam().path, format, n, k, rows, data.data());
     std::vector<float> w(static_cast<size_t>(k));

@@ -9,7 +9,7 @@
 namespace sluice::kernels {
 namespace {
 
-using Rows = absl::Span<const uint8_t* const>;
+using Rows = absl::Span<const WeightRow>;
 
 uint16_t Load16(const uint8_t* p) {
   uint16_t value;
@@ -18,6 +18,14 @@ uint16_t Load16(const uint8_t* p) {
 }
 
 void Store16(uint8_t* p, uint16_t value) { std::memcpy(p, &value, sizeof(value)); }
+
+float LoadFloat(const uint8_t* p) {
+  float value;
+  std::memcpy(&value, p, sizeof(value));
+  return value;
+}
+
+void StoreFloat(uint8_t* p, float value) { std::memcpy(p, &value, sizeof(value)); }
 
 // Where element (row of the panel, i) of an unquantised format lies, in elements. bf16 interleaves
 // pairs of k.
@@ -65,16 +73,49 @@ uint8_t UnpackCode(const BlockLayout& layout, int row, int i, const uint8_t* are
   return static_cast<uint8_t>(code);
 }
 
-void PackBlocks(const PackedMatrix& matrix, const uint8_t* source, int row, uint8_t* panel) {
+// Scale `group` of row `row` in the scale area of a block.
+void StoreScale(const BlockLayout& layout, int group, int row, float scale, uint8_t* area) {
+  const int at = group * static_cast<int>(kPanelRows) + row;
+  switch (layout.scale) {
+    case PackedScale::kF16:
+      return Store16(area + 2 * at, FloatToF16(scale));
+    case PackedScale::kBf16:
+      return Store16(area + 2 * at, FloatToBf16(scale));
+    case PackedScale::kE4m3:
+      area[at] = FloatToE4m3(scale);
+      return;
+  }
+}
+
+float LoadPackedScale(const BlockLayout& layout, int group, int row, const uint8_t* area) {
+  const int at = group * static_cast<int>(kPanelRows) + row;
+  switch (layout.scale) {
+    case PackedScale::kF16:
+      return F16ToFloat(Load16(area + 2 * at));
+    case PackedScale::kBf16:
+      return Bf16ToFloat(Load16(area + 2 * at));
+    case PackedScale::kE4m3:
+      return E4m3ToFloat(area[at]);
+  }
+  return 0;
+}
+
+// Where the minima of an affine block lie behind its scales.
+int64_t MinimumOffset(const BlockLayout& layout) { return layout.groups * 2 * kPanelRows; }
+
+void PackBlocks(const PackedMatrix& matrix, const WeightRow& source, int row, uint8_t* panel) {
   const BlockLayout layout = BlockLayoutOf(matrix.format);
+  if (layout.e2m1) StoreFloat(panel + 4 * row, source.factor);
   CodeBlock block;
-  for (int64_t b = 0; b < matrix.k / kBlock; ++b) {
-    LoadCodeBlock(matrix.format, source, b, &block);
-    uint8_t* out = panel + b * layout.bytes;
+  for (int64_t b = 0; b < (matrix.k + kBlock - 1) / kBlock; ++b) {
+    LoadCodeBlock(matrix.format, source, matrix.k, b, &block);
+    uint8_t* out = panel + layout.factor_bytes + b * layout.bytes;
     for (int group = 0; group < layout.groups; ++group) {
-      Store16(out + group * 32 + row * 2, FloatToF16(block.scales[group]));
+      StoreScale(layout, group, row, block.scales[group], out);
     }
-    if (layout.affine) Store16(out + layout.groups * 32 + row * 2, FloatToF16(block.minimum));
+    if (layout.affine) {
+      Store16(out + MinimumOffset(layout) + row * 2, FloatToF16(block.minimum));
+    }
     for (int i = 0; i < kBlock; ++i) {
       PackCode(layout, row, i, block.codes[i], out + layout.scale_bytes);
     }
@@ -83,18 +124,54 @@ void PackBlocks(const PackedMatrix& matrix, const uint8_t* source, int row, uint
 
 void UnpackBlocks(const PackedMatrix& matrix, const uint8_t* panel, int row, float* out) {
   const BlockLayout layout = BlockLayoutOf(matrix.format);
-  for (int64_t b = 0; b < matrix.k / kBlock; ++b) {
-    const uint8_t* block = panel + b * layout.bytes;
-    const float minimum =
-        layout.affine ? F16ToFloat(Load16(block + layout.groups * 32 + row * 2)) : 0.0f;
-    for (int i = 0; i < kBlock; ++i) {
-      const int group = layout.groups == 2 ? i / 16 : 0;
-      const float scale = F16ToFloat(Load16(block + group * 32 + row * 2));
-      const int code = UnpackCode(layout, row, i, block + layout.scale_bytes) - layout.offset;
-      const float value = static_cast<float>(code) * scale;
-      out[b * kBlock + i] = layout.affine ? value + minimum : value;
+  const float factor = layout.e2m1 ? LoadFloat(panel + 4 * row) : 1.0f;
+  for (int64_t at = 0; at < matrix.k; ++at) {
+    const uint8_t* block = panel + layout.factor_bytes + at / kBlock * layout.bytes;
+    const int i = static_cast<int>(at % kBlock);
+    const float scale =
+        LoadPackedScale(layout, layout.groups == 2 ? i / 16 : 0, row, block) * factor;
+    const int code = UnpackCode(layout, row, i, block + layout.scale_bytes);
+    if (layout.e2m1) {
+      out[at] = static_cast<float>(kE2m1Codes[code] - kE2m1Offset) * 0.5f * scale;
+      continue;
     }
+    out[at] = static_cast<float>(code - layout.offset) * scale;
+    if (layout.affine) out[at] += F16ToFloat(Load16(block + MinimumOffset(layout) + row * 2));
   }
+}
+
+// Calls visit(element, scale, code) for every element of a row of an FP8 panel: pointers to the
+// bytes of its scale and code.
+template <typename Bytes, typename Visit>
+void ForEachFp8(const PackedMatrix& matrix, Bytes* panel, int64_t row, Visit visit) {
+  const int64_t group = Fp8GroupOf(matrix.format, matrix.k);
+  Bytes* scales = panel;
+  for (int64_t begin = 0; begin < matrix.k; begin += group) {
+    const int64_t count = matrix.k - begin < group ? matrix.k - begin : group;
+    Bytes* codes = scales + 4 * kPanelRows;
+    for (int64_t i = 0; i < count; ++i) {
+      visit(begin + i, scales + 4 * row, codes + i * kPanelRows + row);
+    }
+    scales = codes + (count + 3) / 4 * 4 * kPanelRows;
+  }
+}
+
+void PackFp8(const PackedMatrix& matrix, const WeightRow& source, int64_t row, uint8_t* panel) {
+  const int64_t group = Fp8GroupOf(matrix.format, matrix.k);
+  ForEachFp8(matrix, panel, row, [&](int64_t i, uint8_t* scale, uint8_t* code) {
+    if (i % group == 0) StoreFloat(scale, LoadScale(source, i / group));
+    *code = source.data[i];
+  });
+}
+
+void UnpackFp8(const PackedMatrix& matrix, const uint8_t* panel, int64_t row, float* out) {
+  ForEachFp8(matrix, panel, row, [&](int64_t i, const uint8_t* scale, const uint8_t* code) {
+    out[i] = E4m3ToFloat(*code) * LoadFloat(scale);
+  });
+}
+
+bool IsFp8(WeightFormat format) {
+  return format == WeightFormat::kFp8Block || format == WeightFormat::kFp8Channel;
 }
 
 bool IsBlockFormat(WeightFormat format) { return BlockLayoutOf(format).bits != 0; }
@@ -112,14 +189,16 @@ void PackPanels(const PackedMatrix& matrix, Rows rows, int64_t panel_begin, int6
     uint8_t* panel = out + p * matrix.panel_bytes;
     std::memset(panel, 0, static_cast<size_t>(matrix.panel_bytes));
     for (int row = 0; row < kPanelRows && p * kPanelRows + row < matrix.n; ++row) {
-      const uint8_t* source = rows[static_cast<size_t>(p * kPanelRows + row)];
+      const WeightRow& source = rows[static_cast<size_t>(p * kPanelRows + row)];
       if (matrix.path == IsaPath::kReference) {
         DequantizeRow(matrix.format, source, matrix.k,
                       reinterpret_cast<float*>(panel) + row * matrix.k);
       } else if (IsBlockFormat(matrix.format)) {
         PackBlocks(matrix, source, row, panel);
+      } else if (IsFp8(matrix.format)) {
+        PackFp8(matrix, source, row, panel);
       } else {
-        PackElements(matrix, source, row, panel);
+        PackElements(matrix, source.data, row, panel);
       }
     }
   }
@@ -143,10 +222,11 @@ void UnpackRow(const PackedMatrix& matrix, int64_t row, float* out) {
     return;
   }
   if (IsBlockFormat(matrix.format)) return UnpackBlocks(matrix, panel, row_in_panel, out);
+  if (IsFp8(matrix.format)) return UnpackFp8(matrix, panel, row_in_panel, out);
   const int64_t size = BlockBytes(matrix.format);
   for (int64_t i = 0; i < matrix.k; ++i) {
     const uint8_t* element = panel + ElementIndex(matrix.format, row_in_panel, i) * size;
-    DequantizeRow(matrix.format, element, 1, out + i);
+    DequantizeRow(matrix.format, {element}, 1, out + i);
   }
 }
 

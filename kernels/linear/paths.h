@@ -3,8 +3,10 @@
 //
 // Packed panels of the fast paths (16 rows, all of k, zero-padded):
 //   F32   [k][16] f32      F16  [k][16] f16      BF16  [k/2][16][2] bf16
-//   block formats: per 32 elements of k
-//     f16 scale[groups][16], f16 minimum[16] if affine,
+//   FP8: per 128 elements of k, or per row: f32 scale[16], then e4m3 codes [elements][16], elements
+//     rounded up to 4
+//   block formats: f32 factor[16] if there is one, then per 32 elements of k
+//     scale[groups][16] (f16, bf16 or e4m3), f16 minimum[16] if affine,
 //     codes as "quads" of [16 rows][4 elements] bytes, 64 bytes each:
 //       8 bits: 8 quads (code + 128);
 //       4, 5, 6 bits: 4 nibble quads; quad j is the low nibbles of nibble quad j (j < 4) or the
@@ -40,14 +42,27 @@ struct Int16Block {
 };
 static_assert(sizeof(Int16Block) == 80);
 
+// What e4m3 codes lack when their bits are read as f16: kernels multiply by it.
+constexpr float kE4m3AsF16 = 256.0f;
+
+// e2m1 codes as integers: twice the value, plus kE2m1Offset.
+constexpr int kE2m1Offset = 16;
+constexpr uint8_t kE2m1Codes[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
+
+// How the scales of a block format are packed.
+enum class PackedScale : uint8_t { kF16, kBf16, kE4m3 };
+
 // How a block format is packed.
 struct BlockLayout {
   int bits = 0;         // 4, 5, 6 or 8; 0 for formats that are not blocks
   int groups = 1;       // scales per 32 elements
   bool affine = false;  // value = scale * code + minimum; else scale * (code - offset)
   int offset = 0;
+  PackedScale scale = PackedScale::kF16;
+  bool e2m1 = false;  // codes go through kE2m1Codes; a factor per row in front
   int64_t scale_bytes = 0;
   int64_t bytes = 0;  // of one block of 32 elements x 16 rows
+  int64_t factor_bytes = 0;
 };
 
 // Constexpr so that kernels can be instantiated from it; internal linkage, see kernels/README.md.
@@ -57,31 +72,52 @@ static constexpr BlockLayout BlockLayoutOf(WeightFormat format) {
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBf16:
+    case WeightFormat::kFp8Block:
+    case WeightFormat::kFp8Channel:
       return layout;
     case WeightFormat::kQ8_0:
-      layout = {8, 1, false, 128, 0, 0};
+      layout = {8, 1, false, 128};
       break;
     case WeightFormat::kQ4_0:
-      layout = {4, 1, false, 8, 0, 0};
+      layout = {4, 1, false, 8};
       break;
     case WeightFormat::kQ4_1:
     case WeightFormat::kQ4_K:
-      layout = {4, 1, true, 0, 0, 0};
+      layout = {4, 1, true, 0};
       break;
     case WeightFormat::kQ5_0:
-      layout = {5, 1, false, 16, 0, 0};
+      layout = {5, 1, false, 16};
       break;
     case WeightFormat::kQ5_1:
     case WeightFormat::kQ5_K:
-      layout = {5, 1, true, 0, 0, 0};
+      layout = {5, 1, true, 0};
       break;
     case WeightFormat::kQ6_K:
-      layout = {6, 2, false, 32, 0, 0};
+      layout = {6, 2, false, 32};
+      break;
+    case WeightFormat::kInt4:
+      layout = {4, 1, false, 8, PackedScale::kBf16};
+      break;
+    case WeightFormat::kNvFp4:
+      layout = {4, 2, false, kE2m1Offset, PackedScale::kE4m3, true};
       break;
   }
-  layout.scale_bytes = 32 * (layout.groups + (layout.affine ? 1 : 0));
+  const int64_t scale_size = layout.scale == PackedScale::kE4m3 ? 1 : 2;
+  layout.scale_bytes = scale_size * kPanelRows * (layout.groups + (layout.affine ? 1 : 0));
+  layout.factor_bytes = layout.e2m1 ? 4 * kPanelRows : 0;
   layout.bytes = layout.scale_bytes + kBlock * kPanelRows * layout.bits / 8;
   return layout;
+}
+
+// Elements of k that share a scale, of kFp8Block and kFp8Channel.
+static constexpr int64_t Fp8GroupOf(WeightFormat format, int64_t k) {
+  return format == WeightFormat::kFp8Block ? 128 : k;
+}
+
+// Bytes of a panel of an FP8 format.
+static constexpr int64_t Fp8PanelBytes(WeightFormat format, int64_t k) {
+  const int64_t group = Fp8GroupOf(format, k);
+  return (k + group - 1) / group * 4 * kPanelRows + (k + 3) / 4 * 4 * kPanelRows;
 }
 
 namespace {  // instruction-set files use it: internal linkage, see kernels/README.md
@@ -127,6 +163,9 @@ void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, 
 // The block formats.
 void ForwardBlocks(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
                    int64_t panel_begin, int64_t panel_end, float* y, int64_t y_stride);
+// kFp8Block and kFp8Channel.
+void ForwardFp8(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
+                int64_t panel_begin, int64_t panel_end, float* y, int64_t y_stride);
 }  // namespace avx2
 
 namespace avx512 {
@@ -137,6 +176,9 @@ void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, 
 // The block formats.
 void ForwardBlocks(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
                    int64_t panel_begin, int64_t panel_end, float* y, int64_t y_stride);
+// kFp8Block and kFp8Channel.
+void ForwardFp8(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
+                int64_t panel_begin, int64_t panel_end, float* y, int64_t y_stride);
 }  // namespace avx512
 
 }  // namespace sluice::kernels

@@ -44,20 +44,48 @@ inline std::vector<float> RandomFloats(int64_t count, uint64_t seed) {
 class TestMatrix {
  public:
   TestMatrix(WeightFormat format, int64_t n, int64_t k, uint64_t seed)
-      : row_bytes_(RowBytes(format, k)), bytes_(static_cast<size_t>(n * row_bytes_)) {
+      : bytes_(static_cast<size_t>(n * RowBytes(format, k))) {
     SeededRandom random(seed);
     for (uint8_t& byte : bytes_) byte = static_cast<uint8_t>(random.Next64());
     for (int64_t block = 0; block < n * k / BlockElements(format); ++block) {
       FixBlock(format, random, bytes_.data() + block * BlockBytes(format));
     }
-    for (int64_t row = 0; row < n; ++row) rows_.push_back(bytes_.data() + row * row_bytes_);
+    MakeScales(format, n * RowScales(format, k), random);
+    for (int64_t row = 0; row < n; ++row) {
+      WeightRow one;
+      one.data = bytes_.data() + row * RowBytes(format, k);
+      if (scale_bytes_ > 0) {
+        one.scales = scales_.data() + row * RowScales(format, k) * scale_bytes_;
+        one.scale_type = scale_type_;
+        if (format == WeightFormat::kNvFp4) one.factor = 0.01f * static_cast<float>(row % 3 + 1);
+      }
+      rows_.push_back(one);
+    }
   }
   TestMatrix(const TestMatrix&) = delete;
   TestMatrix& operator=(const TestMatrix&) = delete;
 
-  const std::vector<const uint8_t*>& rows() const { return rows_; }
+  const std::vector<WeightRow>& rows() const { return rows_; }
 
  private:
+  // Scales in a tensor of their own, in a type that the format takes.
+  void MakeScales(WeightFormat format, int64_t count, SeededRandom& random) {
+    if (count == 0) return;
+    scale_type_ = ScaleType::kBf16;
+    if (format == WeightFormat::kFp8Block) scale_type_ = ScaleType::kF32;
+    if (format == WeightFormat::kNvFp4) scale_type_ = ScaleType::kE4m3;
+    scale_bytes_ = scale_type_ == ScaleType::kF32 ? 4 : scale_type_ == ScaleType::kBf16 ? 2 : 1;
+    scales_.resize(static_cast<size_t>(count * scale_bytes_));
+    for (int64_t i = 0; i < count; ++i) {
+      const float value = static_cast<float>(random.Unit() - 0.5) * 0.02f;
+      uint8_t* const at = scales_.data() + i * scale_bytes_;
+      const uint16_t bf16 = FloatToBf16(value);
+      if (scale_type_ == ScaleType::kF32) std::memcpy(at, &value, 4);
+      if (scale_type_ == ScaleType::kBf16) std::memcpy(at, &bf16, 2);
+      if (scale_type_ == ScaleType::kE4m3) *at = FloatToE4m3(value * 1000);
+    }
+  }
+
   // Puts sane floats where random bytes would be NaN or huge.
   static void FixBlock(WeightFormat format, SeededRandom& random, uint8_t* block) {
     const float value = static_cast<float>(random.Unit() - 0.5) * 0.02f;
@@ -89,12 +117,21 @@ class TestMatrix {
       case WeightFormat::kQ6_K:
         std::memcpy(block + 208, &half, 2);
         return;
+      case WeightFormat::kFp8Block:
+      case WeightFormat::kFp8Channel:
+        if ((*block & 0x7f) == 0x7f) *block ^= 1;  // the NaN codes
+        return;
+      case WeightFormat::kInt4:
+      case WeightFormat::kNvFp4:
+        return;
     }
   }
 
-  int64_t row_bytes_;
   std::vector<uint8_t> bytes_;
-  std::vector<const uint8_t*> rows_;
+  ScaleType scale_type_ = ScaleType::kNone;
+  int64_t scale_bytes_ = 0;
+  std::vector<uint8_t> scales_;
+  std::vector<WeightRow> rows_;
 };
 
 }  // namespace sluice::kernels

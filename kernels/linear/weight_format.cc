@@ -17,10 +17,16 @@ struct FormatInfo {
 };
 
 // Indexed by WeightFormat.
-constexpr FormatInfo kFormats[] = {{"F32", 1, 4},      {"F16", 1, 2},     {"BF16", 1, 2},
-                                   {"Q8_0", 32, 34},   {"Q4_0", 32, 18},  {"Q4_1", 32, 20},
-                                   {"Q5_0", 32, 22},   {"Q5_1", 32, 24},  {"Q4_K", 256, 144},
-                                   {"Q5_K", 256, 176}, {"Q6_K", 256, 210}};
+constexpr FormatInfo kFormats[] = {{"F32", 1, 4},         {"F16", 1, 2},      {"BF16", 1, 2},
+                                   {"Q8_0", 32, 34},      {"Q4_0", 32, 18},   {"Q4_1", 32, 20},
+                                   {"Q5_0", 32, 22},      {"Q5_1", 32, 24},   {"Q4_K", 256, 144},
+                                   {"Q5_K", 256, 176},    {"Q6_K", 256, 210}, {"FP8_BLOCK", 1, 1},
+                                   {"FP8_CHANNEL", 1, 1}, {"INT4", 32, 16},   {"NVFP4", 16, 8}};
+
+constexpr int64_t kFp8BlockElements = 128;
+
+// Magnitudes of e2m1 codes.
+constexpr float kE2m1[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
 
 const FormatInfo& Info(WeightFormat format) { return kFormats[static_cast<int>(format)]; }
 
@@ -95,6 +101,53 @@ void LoadQ6_K(const uint8_t* block, int j, CodeBlock* out) {
   }
 }
 
+// Sixteen or 32 codes of 4 bits, the first in the low nibble of the first byte.
+void LoadLowFirst(const uint8_t* bytes, int count, uint8_t* codes) {
+  for (int i = 0; i < count; ++i) {
+    codes[i] = static_cast<uint8_t>(i % 2 == 0 ? bytes[i / 2] & 15 : bytes[i / 2] >> 4);
+  }
+}
+
+void LoadInt4(const WeightRow& row, int64_t index, CodeBlock* out) {
+  out->scales[0] = out->scales[1] = LoadScale(row, index);
+  LoadLowFirst(row.data + index * 16, 32, out->codes);
+}
+
+// The last block of a row may be half: the other half is zero.
+void LoadNvFp4(const WeightRow& row, int64_t k, int64_t index, CodeBlock* out) {
+  for (int64_t half = 0; half < 2; ++half) {
+    const int64_t group = 2 * index + half;
+    const bool there = group * 16 < k;
+    out->scales[half] = there ? LoadScale(row, group) : 0.0f;
+    if (there) {
+      LoadLowFirst(row.data + group * 8, 16, out->codes + 16 * half);
+    } else {
+      std::memset(out->codes + 16 * half, 0, 16);
+    }
+  }
+}
+
+void DequantizeFp8(WeightFormat format, const WeightRow& row, int64_t k, float* out) {
+  const int64_t group = format == WeightFormat::kFp8Block ? kFp8BlockElements : k;
+  for (int64_t begin = 0; begin < k; begin += group) {
+    const float scale = LoadScale(row, begin / group);
+    const int64_t end = begin + group < k ? begin + group : k;
+    for (int64_t i = begin; i < end; ++i) out[i] = E4m3ToFloat(row.data[i]) * scale;
+  }
+}
+
+void DequantizeNvFp4(const WeightRow& row, int64_t k, float* out) {
+  uint8_t codes[16];
+  for (int64_t group = 0; group < k / 16; ++group) {
+    const float scale = LoadScale(row, group) * row.factor;
+    LoadLowFirst(row.data + group * 8, 16, codes);
+    for (int i = 0; i < 16; ++i) {
+      const float magnitude = kE2m1[codes[i] & 7] * scale;
+      out[group * 16 + i] = codes[i] < 8 ? magnitude : -magnitude;
+    }
+  }
+}
+
 }  // namespace
 
 absl::string_view WeightFormatName(WeightFormat format) { return Info(format).name; }
@@ -107,16 +160,56 @@ int64_t RowBytes(WeightFormat format, int64_t k) {
   return k / BlockElements(format) * BlockBytes(format);
 }
 
-void LoadCodeBlock(WeightFormat format, const uint8_t* row, int64_t index, CodeBlock* out) {
-  const int64_t per_block = BlockElements(format) / 32;
-  const uint8_t* block = row + index / per_block * BlockBytes(format);
-  const int j = static_cast<int>(index % per_block);
+int64_t RowScales(WeightFormat format, int64_t k) {
+  switch (format) {
+    case WeightFormat::kFp8Block:
+      return (k + kFp8BlockElements - 1) / kFp8BlockElements;
+    case WeightFormat::kFp8Channel:
+      return 1;
+    case WeightFormat::kInt4:
+      return k / 32;
+    case WeightFormat::kNvFp4:
+      return k / 16;
+    default:
+      return 0;
+  }
+}
+
+float LoadScale(const WeightRow& row, int64_t index) {
+  switch (row.scale_type) {
+    case ScaleType::kNone:
+      break;
+    case ScaleType::kF32: {
+      float value;
+      std::memcpy(&value, row.scales + 4 * index, sizeof(value));
+      return value;
+    }
+    case ScaleType::kBf16:
+      return Bf16ToFloat(Load16(row.scales + 2 * index));
+    case ScaleType::kE4m3:
+      return E4m3ToFloat(row.scales[index]);
+  }
+  SLUICE_CHECK(false) << "a row without scales of its own";
+  return 0;
+}
+
+void LoadCodeBlock(WeightFormat format, const WeightRow& row, int64_t k, int64_t index,
+                   CodeBlock* out) {
   out->minimum = 0.0f;
+  if (format == WeightFormat::kInt4) return LoadInt4(row, index, out);
+  if (format == WeightFormat::kNvFp4) return LoadNvFp4(row, k, index, out);
+  const int64_t per_block = BlockElements(format) / 32;
+  SLUICE_CHECK(per_block > 0) << WeightFormatName(format) << " has no blocks";
+  const uint8_t* block = row.data + index / per_block * BlockBytes(format);
+  const int j = static_cast<int>(index % per_block);
   switch (format) {
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBf16:
-      SLUICE_CHECK(false) << WeightFormatName(format) << " has no blocks";
+    case WeightFormat::kFp8Block:
+    case WeightFormat::kFp8Channel:
+    case WeightFormat::kInt4:
+    case WeightFormat::kNvFp4:
       return;
     case WeightFormat::kQ8_0:
       LoadQ8_0(block, out);
@@ -145,23 +238,29 @@ void LoadCodeBlock(WeightFormat format, const uint8_t* row, int64_t index, CodeB
   }
 }
 
-void DequantizeRow(WeightFormat format, const uint8_t* row, int64_t k, float* out) {
-  if (format == WeightFormat::kF32) {
-    std::memcpy(out, row, static_cast<size_t>(k) * sizeof(float));
-    return;
-  }
-  if (format == WeightFormat::kF16) {
-    for (int64_t i = 0; i < k; ++i) out[i] = LoadF16(row + 2 * i);
-    return;
-  }
-  if (format == WeightFormat::kBf16) {
-    for (int64_t i = 0; i < k; ++i) out[i] = Bf16ToFloat(Load16(row + 2 * i));
-    return;
+void DequantizeRow(WeightFormat format, const WeightRow& row, int64_t k, float* out) {
+  switch (format) {
+    case WeightFormat::kF32:
+      std::memcpy(out, row.data, static_cast<size_t>(k) * sizeof(float));
+      return;
+    case WeightFormat::kF16:
+      for (int64_t i = 0; i < k; ++i) out[i] = LoadF16(row.data + 2 * i);
+      return;
+    case WeightFormat::kBf16:
+      for (int64_t i = 0; i < k; ++i) out[i] = Bf16ToFloat(Load16(row.data + 2 * i));
+      return;
+    case WeightFormat::kFp8Block:
+    case WeightFormat::kFp8Channel:
+      return DequantizeFp8(format, row, k, out);
+    case WeightFormat::kNvFp4:
+      return DequantizeNvFp4(row, k, out);
+    default:
+      break;
   }
   const BlockLayout layout = BlockLayoutOf(format);
   CodeBlock block;
   for (int64_t b = 0; b < k / 32; ++b) {
-    LoadCodeBlock(format, row, b, &block);
+    LoadCodeBlock(format, row, k, b, &block);
     for (int i = 0; i < 32; ++i) {
       const float value = static_cast<float>(block.codes[i] - layout.offset) * block.scales[i / 16];
       out[b * 32 + i] = layout.affine ? value + block.minimum : value;

@@ -18,7 +18,7 @@ void PutF16(std::vector<uint8_t>& bytes, size_t at, float value) {
 std::vector<float> Dequantize(WeightFormat format, const std::vector<uint8_t>& row) {
   const int64_t k = static_cast<int64_t>(row.size()) / BlockBytes(format) * BlockElements(format);
   std::vector<float> out(static_cast<size_t>(k));
-  DequantizeRow(format, row.data(), k, out.data());
+  DequantizeRow(format, {row.data()}, k, out.data());
   return out;
 }
 
@@ -158,6 +158,63 @@ TEST(WeightFormat, Q6_KInterleavesQuartersOfEachHalf) {
     EXPECT_EQ(out[static_cast<size_t>(e)], 0.25f * static_cast<float>(scale * (code_of(e) - 32)))
         << e;
   }
+}
+
+TEST(WeightFormat, Fp8ScalesServe128ElementsOrTheRow) {
+  std::vector<uint8_t> codes(130, FloatToE4m3(1.5f));
+  codes[1] = FloatToE4m3(-0.001953125f);  // the smallest subnormal
+  const float scales[2] = {2.0f, -0.25f};
+  WeightRow row;
+  row.data = codes.data();
+  row.scales = reinterpret_cast<const uint8_t*>(scales);
+  row.scale_type = ScaleType::kF32;
+  std::vector<float> out(130);
+  DequantizeRow(WeightFormat::kFp8Block, row, 130, out.data());
+  EXPECT_EQ(out[0], 3.0f);
+  EXPECT_EQ(out[1], -0x1p-8f);
+  EXPECT_EQ(out[127], 3.0f);
+  EXPECT_EQ(out[128], -0.375f);
+  EXPECT_EQ(RowScales(WeightFormat::kFp8Block, 130), 2);
+  DequantizeRow(WeightFormat::kFp8Channel, row, 130, out.data());
+  EXPECT_EQ(out[129], 3.0f);
+}
+
+TEST(WeightFormat, Int4CodesStartInTheLowNibbleAndHaveOffset8) {
+  std::vector<uint8_t> codes(32, 0x88);
+  codes[0] = 0xf0;   // elements 0 and 1: -8 and 7
+  codes[16] = 0x79;  // elements 32 and 33: 1 and -1
+  const uint16_t scales[2] = {FloatToBf16(0.5f), FloatToBf16(-3.0f)};
+  WeightRow row;
+  row.data = codes.data();
+  row.scales = reinterpret_cast<const uint8_t*>(scales);
+  row.scale_type = ScaleType::kBf16;
+  std::vector<float> out(64);
+  DequantizeRow(WeightFormat::kInt4, row, 64, out.data());
+  EXPECT_EQ(out[0], -4.0f);
+  EXPECT_EQ(out[1], 3.5f);
+  EXPECT_EQ(out[2], 0.0f);
+  EXPECT_EQ(out[32], -3.0f);
+  EXPECT_EQ(out[33], 3.0f);
+}
+
+TEST(WeightFormat, NvFp4IsE2m1TimesScaleTimesFactor) {
+  std::vector<uint8_t> codes(16);
+  for (size_t i = 0; i < 8; ++i) codes[i] = static_cast<uint8_t>(2 * i | (2 * i + 1) << 4);
+  codes[8] = 0x2f;  // elements 16 and 17: -6 and 1
+  const uint8_t scales[2] = {FloatToE4m3(2.0f), FloatToE4m3(0.5f)};
+  WeightRow row;
+  row.data = codes.data();
+  row.scales = scales;
+  row.scale_type = ScaleType::kE4m3;
+  row.factor = 0.25f;
+  std::vector<float> out(32);
+  DequantizeRow(WeightFormat::kNvFp4, row, 32, out.data());
+  const float magnitudes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  for (size_t i = 0; i < 16; ++i) {
+    EXPECT_EQ(out[i], (i < 8 ? 0.5f : -0.5f) * magnitudes[i % 8]) << i;
+  }
+  EXPECT_EQ(out[16], -0.75f);
+  EXPECT_EQ(out[17], 0.125f);
 }
 
 }  // namespace

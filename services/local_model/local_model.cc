@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "device/cpu.h"
-#include "engine/llama/llama_runner.h"
+#include "engine/transformer/transformer_runner.h"
 #include "engine/toy_model.h"
 #include "kv/page_layout.h"
 #include "model/model_files.h"
@@ -33,11 +33,11 @@ absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options) {
   }
   SLUICE_ASSIGN_OR_RETURN(const auto files, model::ModelFiles::Open(options.path));
   model.weight_bytes = files->tensor_bytes();
-  engine::LlamaRunnerOptions runner;
+  engine::TransformerOptions runner;
   runner.path = *path;
   runner.kv_format = format;
   runner.page_tokens = options.page_tokens;
-  SLUICE_ASSIGN_OR_RETURN(model.runner, engine::LlamaRunner::Create(*files, runner, *model.threads));
+  SLUICE_ASSIGN_OR_RETURN(model.runner, engine::TransformerRunner::Create(*files, runner, *model.threads));
   return model;
 }
 

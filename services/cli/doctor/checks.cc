@@ -152,7 +152,7 @@ Finding CheckModel(absl::string_view path, const absl::StatusOr<std::string>& su
   return Make("model", Verdict::kFail, std::string(summary.status().message()),
               absl::StrCat("--model ", path,
                            ": give a GGUF file or a folder with config.json and "
-                           "safetensors of a llama or qwen3 model, or fetch the demo model with "
+                           "safetensors of a model, or fetch the demo model with "
                            "deploy/local/fetch-model"));
 }
 

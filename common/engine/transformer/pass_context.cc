@@ -1,0 +1,55 @@
+#include "engine/transformer/pass_context.h"
+
+#include <algorithm>
+
+#include "kernels/elementwise/elementwise.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr int64_t kRowChunk = 4;  // rows of a step that only norms, rotates or adds: well over 1 us
+
+}  // namespace
+
+int64_t PanelNanoseconds(const kernels::PackedMatrix& matrix, int64_t rows) {
+  const int64_t read_ns = matrix.panel_bytes / 40;
+  const int64_t compute_ns = rows * matrix.k * 2 * kernels::kPanelRows / 400;
+  return std::max<int64_t>({read_ns, compute_ns, 1});
+}
+
+void PassContext::ForEachRow(absl::FunctionRef<void(int64_t row, int worker)> body) {
+  pool.ParallelFor(
+      rows(),
+      [&](int64_t begin, int64_t end, int worker) {
+        for (int64_t row = begin; row < end; ++row) body(row, worker);
+      },
+      kRowChunk);
+}
+
+void PassContext::NormRows(bool add, absl::Span<const float> norm, const ActivationKinds& kinds) {
+  const int64_t hidden = config.hidden;
+  ForEachRow([&](int64_t row, int worker) {
+    float* const normed = reinterpret_cast<float*>(pool.scratch(worker).data());
+    float* const residual = x + row * hidden;
+    if (add) kernels::AddInPlace(path, y + row * hidden, hidden, residual);
+    kernels::RmsNorm(path, residual, norm.data(), config.norm_eps, hidden, normed);
+    input.Prepare(path, kinds, normed, hidden, row);
+  });
+}
+
+void PassContext::Multiply(const model::MatrixGroup& group, const PreparedRows& prepared,
+                           int64_t count, float* out, int64_t stride) {
+  for (const model::MatrixGroup::Part& part : group.parts) {
+    const kernels::PackedMatrix& matrix = part.matrix;
+    const uint8_t* const in = prepared.Row(matrix.activations, group.k, 0);
+    pool.ParallelFor(
+        matrix.panels(),
+        [&](int64_t begin, int64_t end, int) {
+          kernels::Forward(matrix, in, count, begin, end, out + part.column, stride);
+        },
+        kChunkNanoseconds / PanelNanoseconds(matrix, count) + 1);
+  }
+  weight_bytes_read += static_cast<uint64_t>(group.bytes());
+}
+
+}  // namespace sluice::engine
