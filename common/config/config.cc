@@ -39,7 +39,7 @@ constexpr FieldRule kRules[] = {
     {"EngineConfig", "itl_target_ms", "50", 1, 10000},
     {"EngineConfig", "waiting_max", "256", 1, 65536},
     {"EngineConfig", "layer_group", "0", 0, 1024},
-    {"TransportConfig", "backends", "[ucx-shm]", 0, 0, "ucx-shm|ucx-tcp|loopback"},
+    {"TransportConfig", "backends", "[ucx-shm]", 0, 0, "ucx-shm|ucx-rdma|ucx-tcp|loopback"},
     {"TransportConfig", "net_devices", "lo"},
     {"TransportConfig", "trusted_network"},
     {"HandoffConfig", "digests", "full", 0, 0, "off|sampled|full"},
@@ -195,10 +195,11 @@ std::string NameOfModel(absl::string_view path) {
 
 absl::Status CheckTransport(const v1::TransportConfig& transport) {
   for (const std::string& backend : transport.backends()) {
-    if (backend == "ucx-tcp" && !transport.trusted_network()) {
+    const bool by_network = backend == "ucx-tcp" || backend == "ucx-rdma";
+    if (by_network && !transport.trusted_network()) {
       return absl::InvalidArgumentError(
-          "transport.backends names ucx-tcp, which accepts anybody's messages; set transport.trusted_network: true if "
-          "only your own machines reach this network, or remove it");
+          absl::StrCat("transport.backends names ", backend, ", which accepts anybody's messages; set ",
+                       "transport.trusted_network: true if only your own machines reach this network, or remove it"));
     }
   }
   return absl::OkStatus();
