@@ -56,6 +56,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   }
   server->port_ = static_cast<uint16_t>(port);
   server->address_ = HostPort{where.host, server->port_}.ToString();
+  server->SetHealth("startup", false);
   server->SetReady(false);
   server->SetLive(true);
   return server;
@@ -70,6 +71,8 @@ Server::~Server() { Shutdown(absl::ZeroDuration()); }
 void Server::SetHealth(absl::string_view service, bool serving) {
   server_->GetHealthCheckService()->SetServingStatus(std::string(service), serving);
 }
+
+void Server::SetStarted() { SetHealth("startup", true); }
 
 void Server::SetReady(bool ready) {
   SetHealth("", ready);

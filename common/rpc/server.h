@@ -39,7 +39,8 @@ struct ServedService {
 // Thread-safe. The services must outlive it.
 class Server {
  public:
-  // Binds and serves. Health of "", "liveness", "readiness" and of every service starts as NOT_SERVING but for "liveness".
+  // Binds and serves. Health of "", "startup", "readiness", "liveness" and of every service starts as NOT_SERVING but for
+  // "liveness".
   // Errors as CheckListen.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
                                                        const std::vector<ServedService>& services);
@@ -49,7 +50,9 @@ class Server {
   const std::string& address() const { return address_; }
   uint16_t port() const { return port_; }
 
-  // Health of everything but "liveness".
+  // Health of "startup", for good.
+  void SetStarted();
+  // Health of "", "readiness" and every service.
   void SetReady(bool ready);
   // Health of "liveness".
   void SetLive(bool live);

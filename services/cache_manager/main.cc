@@ -16,13 +16,17 @@ absl::Status Run(const v1::CacheManagerConfig& config) {
   SLUICE_RETURN_IF_ERROR(process.HandleSignals());
   SLUICE_ASSIGN_OR_RETURN(const auto loop, ThreadLoop::Start("manager", process.clock(), 65536));
   CacheManagerService service({absl::Milliseconds(config.heartbeat_ms()), config.blocks_max()}, *loop, process.metrics());
+  process.Watch("manager", *loop);
   absl::Status status = process.Serve({{v1::CacheManager::service_full_name(), &service}});
   if (status.ok()) {
     SLUICE_LOG(kInfo) << "listening" << Field("grpc", process.grpc_address()) << Field("metrics", process.metrics_address())
                       << Field("admin", process.admin_address());
     status = process.SetUp({});
   }
-  if (status.ok()) process.WaitForDrain();
+  if (status.ok()) {
+    process.state().SetReady(true);
+    process.WaitForDrain();
+  }
   process.Stop();
   loop->Stop();
   return status;

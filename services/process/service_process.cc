@@ -21,6 +21,7 @@ namespace {
 
 // After the drain, for what did not finish.
 constexpr absl::Duration kCancelGrace = absl::Milliseconds(200);
+constexpr absl::Duration kLivenessPeriod = absl::Seconds(5);
 
 std::string JsonString(absl::string_view text) {
   std::string out = "\"";
@@ -91,14 +92,28 @@ absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& servic
   });
   http::MetricsSources sources;
   sources.metrics = [this] { return metrics_.Serialize(); };
-  sources.live = [this] { return live_(); };
+  sources.live = [this] { return Live(); };
   sources.ready = [this]() -> absl::Status {
     if (state_.ready()) return absl::OkStatus();
     return absl::UnavailableError(state_.draining() ? "draining" : "starting");
   };
   SLUICE_ASSIGN_OR_RETURN(metrics_server_,
                           http::MetricsServer::Start({config.metrics_listen(), anywhere}, std::move(sources)));
+  SLUICE_ASSIGN_OR_RETURN(watch_loop_, ThreadLoop::Start("watch", clock_, 16));
+  watch_loop_->Post([this] { RefreshLiveness(); });
   return absl::OkStatus();
+}
+
+absl::Status ServiceProcess::Live() const {
+  SLUICE_RETURN_IF_ERROR(live_());
+  return loops_.Check();
+}
+
+void ServiceProcess::RefreshLiveness() {
+  const absl::Status live = Live();
+  if (!live.ok()) SLUICE_LOG(kError) << "not alive" << Field("why", live.message());
+  grpc_->SetLive(live.ok());
+  watch_loop_->RunAt(clock_.Now() + kLivenessPeriod, [this] { RefreshLiveness(); });
 }
 
 std::string ServiceProcess::advertised_address() const {
@@ -112,8 +127,8 @@ absl::Status ServiceProcess::HandleSignals() {
 
 absl::Status ServiceProcess::SetUp(const std::map<std::string, std::string>& more) {
   SLUICE_RETURN_IF_ERROR(WriteReadyFile(more));
-  state_.SetReady(true);
-  SLUICE_LOG(kInfo) << "ready";
+  grpc_->SetStarted();
+  SLUICE_LOG(kInfo) << "started";
   return absl::OkStatus();
 }
 
@@ -146,8 +161,6 @@ absl::Status ServiceProcess::WriteReadyFile(const std::map<std::string, std::str
   return absl::OkStatus();
 }
 
-void ServiceProcess::RefreshLiveness() { grpc_->SetLive(live_().ok()); }
-
 bool ServiceProcess::WaitForDrain() {
   state_.WaitForDrain();
   SLUICE_LOG(kInfo) << "draining" << Field("in_flight", state_.in_flight());
@@ -158,6 +171,7 @@ bool ServiceProcess::WaitForDrain() {
 
 void ServiceProcess::Stop() {
   state_.BeginDrain();
+  if (watch_loop_) watch_loop_->Stop();
   if (admin_) admin_->Shutdown(absl::ZeroDuration());
   admin_service_.reset();  // releases what waits at a fault point
   if (grpc_) grpc_->Shutdown(kCancelGrace);

@@ -12,10 +12,12 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/loop.h"
 #include "http/metrics_server.h"
 #include "rpc/server.h"
 #include "rpc/service_state.h"
 #include "rpc/signals.h"
+#include "services/process/loop_watch.h"
 #include "sluice/v1/admin.pb.h"
 #include "sluice/v1/config.pb.h"
 #include "telemetry/metrics.h"
@@ -45,8 +47,10 @@ class ServiceProcess {
   // Null in builds without fault points.
   FaultInjector* faults();
 
-  // Asked by probes; OK unless set. Before Serve.
+  // Asked by probes; OK unless set. Thread-safe. Before Serve.
   void SetLiveCheck(std::function<absl::Status()> live) { live_ = std::move(live); }
+  // The process counts as alive only while `loop` moves. Before Serve.
+  void Watch(absl::string_view name, Loop& loop) { loops_.Add(name, loop); }
   // Names of missing dependencies, and the age of the engine's heartbeat. Before Serve.
   void SetStatusSource(absl::AnyInvocable<void(v1::GetStatusReply*)> source) { status_source_ = std::move(source); }
 
@@ -65,11 +69,9 @@ class ServiceProcess {
 
   // SIGTERM and SIGINT begin the drain from now on. rpc::BlockTerminationSignals must have been called first.
   absl::Status HandleSignals();
-  // Ready from now on: writes the ready file with "grpc", "metrics", "admin", "pid", "name", "service" and `more`.
+  // The start is over: health of "startup", and the ready file with "grpc", "metrics", "admin", "pid", "name", "service" and
+  // `more`. Readiness is state()'s, for the service to say.
   absl::Status SetUp(const std::map<std::string, std::string>& more);
-
-  // Brings the gRPC health of "liveness" up to date; to be called every few seconds. After Serve, before Stop.
-  void RefreshLiveness();
 
   // Waits for the drain to begin and then until nothing is in flight, at most service.drain_s. Returns whether all requests
   // were finished.
@@ -79,6 +81,9 @@ class ServiceProcess {
 
  private:
   void RegisterMetrics();
+  absl::Status Live() const;
+  // On the watch loop, every few seconds: the gRPC health of "liveness".
+  void RefreshLiveness();
   absl::Status WriteReadyFile(const std::map<std::string, std::string>& more) const;
 
   const ProcessIdentity identity_;
@@ -87,12 +92,14 @@ class ServiceProcess {
   rpc::ServiceState state_;
   FaultInjector faults_;
   std::function<absl::Status()> live_;
+  LoopWatch loops_{clock_};
   std::function<void()> ready_changed_;
   absl::AnyInvocable<void(v1::GetStatusReply*)> status_source_;
   std::unique_ptr<grpc::Service> admin_service_;
   std::unique_ptr<rpc::Server> grpc_;
   std::unique_ptr<rpc::Server> admin_;
   std::unique_ptr<http::MetricsServer> metrics_server_;
+  std::unique_ptr<ThreadLoop> watch_loop_;
   std::unique_ptr<rpc::SignalWatcher> signals_;
 };
 

@@ -105,6 +105,8 @@ absl::Status Run(const v1::RouterConfig& config) {
     core.AddModel(std::move(model));
   }
   InferenceService inference(core, process.clock());
+  process.Watch("router", *loop);
+  process.Watch("text", *text_loop);
   SLUICE_RETURN_IF_ERROR(process.Serve({{v1::Inference::service_full_name(), &inference}}));
   SystemClock http_clock;
   SLUICE_ASSIGN_OR_RETURN(const auto http, http::OpenAiServer::Start(HttpOptionsOf(config), core, http_clock));

@@ -21,7 +21,6 @@ constexpr size_t kLoopQueueMax = 65536;
 // Beyond most caches; takes some 20 ms.
 constexpr size_t kMeasuredBytes = size_t{128} << 20;
 constexpr absl::Duration kCreditLease = absl::Seconds(2);
-constexpr absl::Duration kLivenessPeriod = absl::Seconds(5);
 // A step of a large model on a slow machine takes seconds; an engine that is silent this long is stuck.
 constexpr absl::Duration kHeartbeatAgeMax = absl::Seconds(60);
 
@@ -170,6 +169,8 @@ absl::Status WorkerProcess::Serve() {
     services.push_back({v1::Decode::service_full_name(), decode_service_.get()});
   }
   process_.SetLiveCheck([this] { return Live(); });
+  process_.Watch("move", *move_loop_);
+  process_.Watch("link", *link_loop_);
   process_.SetStatusSource([this](v1::GetStatusReply* reply) {
     const absl::Duration age = process_.clock().Now() - worker_->last_progress();
     reply->set_heartbeat_age_ms(static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(age))));
@@ -179,9 +180,10 @@ absl::Status WorkerProcess::Serve() {
   });
   SLUICE_RETURN_IF_ERROR(process_.Serve(services));
   SLUICE_RETURN_IF_ERROR(ConnectManager());
-  link_loop_->Post([this] { WatchLiveness(); });
   LogStart();
-  return process_.SetUp({{"role", config_.role()}, {"model", config_.model().served_name()}});
+  SLUICE_RETURN_IF_ERROR(process_.SetUp({{"role", config_.role()}, {"model", config_.model().served_name()}}));
+  process_.state().SetReady(true);
+  return absl::OkStatus();
 }
 
 absl::Status WorkerProcess::ConnectManager() {
@@ -203,11 +205,6 @@ absl::Status WorkerProcess::ConnectManager() {
   link_ = ManagerLink::Start(std::move(options), *index_, *link_loop_);
   process_.OnReadyChanged([this] { link_->SendHeartbeat(); });
   return absl::OkStatus();
-}
-
-void WorkerProcess::WatchLiveness() {
-  process_.RefreshLiveness();
-  link_loop_->RunAt(process_.clock().Now() + kLivenessPeriod, [this] { WatchLiveness(); });
 }
 
 v1::WorkerInfo WorkerProcess::Info() const {

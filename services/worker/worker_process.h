@@ -53,7 +53,6 @@ class WorkerProcess {
   absl::Status Serve();
   void WireTransport();
   absl::Status ConnectManager();
-  void WatchLiveness();
   v1::WorkerInfo Info() const;
   absl::Status Live() const;
   void LogStart() const;

@@ -1,0 +1,107 @@
+// What probes and load balancers see of a process through its life.
+#include "services/process/service_process.h"
+
+#include <memory>
+#include <string>
+
+#include "base/bounded_queue.h"
+#include "base/check.h"
+#include "base/loop.h"
+#include "config/config.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "gtest/gtest.h"
+#include "rpc/channel_pool.h"
+
+namespace sluice::services {
+namespace {
+
+constexpr absl::Duration kWait = absl::Seconds(30);
+
+// grpc.health.v1.Health/Check as bytes: Debian ships no generated code for it.
+std::string HealthOf(const std::string& address, const std::string& service) {
+  grpc::GenericStub stub(rpc::MakeChannel(address, {}));
+  const std::string encoded = std::string("\x0a") + static_cast<char>(service.size()) + service;
+  const grpc::Slice slice(encoded);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer reply;
+  grpc::ClientContext context;
+  const auto done = std::make_shared<BoundedQueue<grpc::Status>>(1);
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", {}, &request, &reply,
+                 [done](const grpc::Status& status) { done->TryPush(grpc::Status(status)); });
+  const auto status = done->PopFor(kWait);
+  SLUICE_CHECK(status.has_value());
+  if (!status->ok()) return "unknown";
+  grpc::Slice answer;
+  SLUICE_CHECK(reply.DumpToSingleSlice(&answer).ok());
+  const std::string bytes(reinterpret_cast<const char*>(answer.begin()), answer.size());
+  return bytes == "\x08\x01" ? "serving" : "not serving";
+}
+
+class ServiceProcessTest : public ::testing::Test {
+ protected:
+  ServiceProcessTest()
+      : process_({"cache-manager", config::LoadCacheManagerConfig({})->service(), ""}) {}
+
+  std::string Health(const std::string& service) {
+    return HealthOf(process_.grpc_address(), service);
+  }
+  void ExpectHealth(const std::string& startup, const std::string& readiness,
+                    const std::string& liveness) {
+    EXPECT_EQ(Health("startup"), startup);
+    EXPECT_EQ(Health("readiness"), readiness);
+    EXPECT_EQ(Health(""), readiness);
+    EXPECT_EQ(Health("liveness"), liveness);
+  }
+
+  ServiceProcess process_;
+};
+
+TEST_F(ServiceProcessTest, HealthHasANamePerConcern) {
+  ASSERT_TRUE(process_.Serve({}).ok());
+  ExpectHealth("not serving", "not serving", "serving");
+  ASSERT_TRUE(process_.SetUp({}).ok());
+  ExpectHealth("serving", "not serving", "serving");
+  process_.state().SetReady(true);
+  ExpectHealth("serving", "serving", "serving");
+  process_.state().SetReady(false);
+  ExpectHealth("serving", "not serving", "serving");
+  EXPECT_EQ(Health("no such concern"), "unknown");
+}
+
+TEST_F(ServiceProcessTest, ADrainingProcessIsAliveAndNotReady) {
+  ASSERT_TRUE(process_.Serve({}).ok());
+  ASSERT_TRUE(process_.SetUp({}).ok());
+  process_.state().SetReady(true);
+  {
+    const auto request = process_.state().Admit();
+    process_.state().BeginDrain();
+    ExpectHealth("serving", "not serving", "serving");
+  }
+  EXPECT_TRUE(process_.WaitForDrain());
+}
+
+TEST_F(ServiceProcessTest, LivenessFollowsTheCheckOfTheService) {
+  process_.SetLiveCheck([] { return absl::UnavailableError("stuck"); });
+  ASSERT_TRUE(process_.Serve({}).ok());
+  ASSERT_TRUE(process_.SetUp({}).ok());
+  const absl::Time deadline = process_.clock().Now() + kWait;
+  while (Health("liveness") != "not serving" && process_.clock().Now() < deadline) continue;
+  EXPECT_EQ(Health("liveness"), "not serving");
+  EXPECT_EQ(Health("startup"), "serving");
+}
+
+TEST_F(ServiceProcessTest, WatchedLoopsMayStopAfterTheProcess) {
+  const auto loop = ThreadLoop::Start("work", process_.clock(), 16);
+  ASSERT_TRUE(loop.ok());
+  process_.Watch("work", **loop);
+  ASSERT_TRUE(process_.Serve({}).ok());
+  EXPECT_EQ(Health("liveness"), "serving");
+  process_.Stop();
+  (*loop)->Stop();
+}
+
+}  // namespace
+}  // namespace sluice::services
