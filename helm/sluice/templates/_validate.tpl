@@ -1,0 +1,40 @@
+{{/* Values that each look right and do not fit together. Each message names the value and the way out. */}}
+{{- define "sluice.validate" -}}
+{{- $v := .Values -}}
+{{- if not $v.insecurePlaintext -}}
+{{- fail "insecurePlaintext is false, and the services do not speak TLS yet: they would refuse to listen beyond loopback. Read what stands beside it in values.yaml; set it to true if the network of this cluster may carry prompts in plaintext" -}}
+{{- end -}}
+{{- if not $v.auth.existingSecret -}}
+{{- fail (printf "auth.existingSecret is missing: name a secret whose entry %q has lines \"key tenant\"; without keys nobody could call the routers" $v.auth.key) -}}
+{{- end -}}
+{{- $volumes := compact (list $v.model.volume.existingClaim $v.model.volume.hostPath $v.model.volume.image) -}}
+{{- if and (eq $v.model.path "toy") $volumes -}}
+{{- fail "model.volume is set, but model.path is \"toy\": give the path of the model under /models" -}}
+{{- end -}}
+{{- if ne $v.model.path "toy" -}}
+{{- if ne (len $volumes) 1 -}}
+{{- fail (printf "model.path is %q: set exactly one of model.volume.existingClaim, model.volume.hostPath and model.volume.image" $v.model.path) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.model.volume.image (semverCompare "<1.33.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "model.volume.image needs Kubernetes 1.33 or later, this is %s: use model.volume.existingClaim" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if has "ucx-rdma" $v.transport.backends -}}
+{{- if not $v.rdma.resourceName -}}
+{{- fail "transport.backends names ucx-rdma: set rdma.resourceName to the resource of your device plugin, such as rdma/hca" -}}
+{{- end -}}
+{{- else if $v.rdma.resourceName -}}
+{{- fail (printf "rdma.resourceName is %q, but transport.backends does not name ucx-rdma (see values-rdma.yaml)" $v.rdma.resourceName) -}}
+{{- end -}}
+{{- if and $v.monitoring.serviceMonitor.enabled $v.networkPolicy.enabled (not $v.networkPolicy.monitoring) -}}
+{{- fail "monitoring.serviceMonitor.enabled is true, but networkPolicy.monitoring lets nobody read the metrics: name the peers of your Prometheus" -}}
+{{- end -}}
+{{- if $v.ingress.enabled -}}
+{{- if not $v.ingress.host -}}
+{{- fail "ingress.enabled is true: set ingress.host" -}}
+{{- end -}}
+{{- if and $v.ingress.tls.issuer.name (not $v.ingress.tls.secretName) -}}
+{{- fail "ingress.tls.issuer.name is set: set ingress.tls.secretName too, where the certificate shall go" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,267 @@
+{{/* The parts that all components share. Each template gets (root, name, values), name being the component's. */}}
+
+{{- define "sluice.componentSelector" -}}
+{{ include "sluice.selector" .root }}
+app.kubernetes.io/component: {{ .name }}
+{{- end -}}
+
+{{- define "sluice.componentMetadata" -}}
+name: {{ include "sluice.fullname" .root }}-{{ .name }}
+labels:
+  {{- include "sluice.labels" .root | nindent 2 }}
+  app.kubernetes.io/component: {{ .name }}
+{{- end -}}
+
+{{- define "sluice.configMap" -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  {{- include "sluice.componentMetadata" . | nindent 2 }}
+data:
+  config.yaml: |
+    {{- include (printf "sluice.config.%s" .name) .root | nindent 4 }}
+{{- end -}}
+
+{{/* Of workers: cores and memory follow from the same values as their configuration. */}}
+{{- define "sluice.workerResources" -}}
+{{- $memory := printf "%dMi" (add .values.kvPoolMib .values.modelMib .values.overheadMib) -}}
+{{- $amounts := dict "cpu" (toString .values.cpus) "memory" $memory -}}
+{{- $limits := deepCopy $amounts -}}
+{{- if has "ucx-rdma" .root.Values.transport.backends -}}
+{{- $_ := set $limits .root.Values.rdma.resourceName (toString .root.Values.rdma.count) -}}
+{{- end -}}
+{{- mergeOverwrite (dict "requests" $amounts "limits" $limits) (deepCopy .values.resources) | toYaml -}}
+{{- end -}}
+
+{{- define "sluice.isWorker" -}}
+{{- if has .name (list "prefill" "decode") -}}true{{- end -}}
+{{- end -}}
+
+{{- define "sluice.asRoot" -}}
+{{- if and (include "sluice.isWorker" .) .root.Values.rdma.ipcLock (has "ucx-rdma" .root.Values.transport.backends) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "sluice.podSecurityContext" -}}
+runAsNonRoot: {{ not . }}
+runAsUser: {{ ternary 0 65532 (not (empty .)) }}
+runAsGroup: 65532
+fsGroup: 65532
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "sluice.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+  {{- if . }}
+  add: [IPC_LOCK]
+  {{- end }}
+{{- end -}}
+
+{{/* Workers are told apart by their pods' names and reached at their addresses. UCX reads its ports from the environment; without
+a range it takes any, which no network policy could name. */}}
+{{- define "sluice.container" -}}
+{{- $pod := .pod -}}
+name: {{ .name }}
+image: {{ include "sluice.image" .root }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+command: [sluice-{{ .name }}]
+args:
+  - --config=/etc/sluice/config/config.yaml
+  - --set=service.name=$(POD_NAME)
+  {{- if include "sluice.isWorker" . }}
+  - --set=service.advertise=$(POD_IP):8081
+  {{- end }}
+env:
+  - name: POD_NAME
+    valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  {{- if include "sluice.isWorker" . }}
+  - name: POD_IP
+    valueFrom: {fieldRef: {fieldPath: status.podIP}}
+  - name: UCX_TCP_PORT_RANGE
+    value: 8090-8097
+  {{- end }}
+  {{- with $pod.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+ports:
+  {{- if eq .name "router" }}
+  - {name: http, containerPort: 8080}
+  {{- end }}
+  - {name: grpc, containerPort: 8081}
+  - {name: metrics, containerPort: 8082}
+startupProbe:
+  grpc: {port: 8081, service: startup}
+  periodSeconds: 2
+  timeoutSeconds: 2
+  failureThreshold: {{ div (add .root.Values.startSeconds 1) 2 }}
+readinessProbe:
+  grpc: {port: 8081, service: readiness}
+  periodSeconds: 2
+  timeoutSeconds: 2
+  failureThreshold: 2
+livenessProbe:
+  grpc: {port: 8081, service: liveness}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 3
+lifecycle:
+  preStop:
+    sleep: {seconds: 5}
+resources:
+  {{- .resources | nindent 2 }}
+securityContext:
+  {{- include "sluice.containerSecurityContext" (include "sluice.asRoot" .) | nindent 2 }}
+volumeMounts:
+  - {name: config, mountPath: /etc/sluice/config, readOnly: true}
+  {{- if eq .name "router" }}
+  - {name: auth, mountPath: /etc/sluice/auth, readOnly: true}
+  {{- if .root.Values.cacheSecret.existingSecret }}
+  - {name: cache-secret, mountPath: /etc/sluice/cache, readOnly: true}
+  {{- end }}
+  {{- end }}
+  {{- if include "sluice.mountsModel" . }}
+  - {name: model, mountPath: /models, readOnly: true}
+  {{- end }}
+{{- end -}}
+
+{{/* Routers need the tokenizer of the model. */}}
+{{- define "sluice.mountsModel" -}}
+{{- if and (ne .name "cache-manager") (ne .root.Values.model.path "toy") -}}true{{- end -}}
+{{- end -}}
+
+{{- define "sluice.volumes" -}}
+- name: config
+  configMap: {name: {{ include "sluice.fullname" .root }}-{{ .name }}}
+{{- if eq .name "router" }}
+- name: auth
+  secret:
+    secretName: {{ .root.Values.auth.existingSecret }}
+    defaultMode: 0440
+    items: [{key: {{ .root.Values.auth.key }}, path: api-keys}]
+{{- with .root.Values.cacheSecret }}
+{{- if .existingSecret }}
+- name: cache-secret
+  secret:
+    secretName: {{ .existingSecret }}
+    defaultMode: 0440
+    items: [{key: {{ .key }}, path: secret}]
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if include "sluice.mountsModel" . }}
+- name: model
+  {{- with .root.Values.model.volume }}
+  {{- if .existingClaim }}
+  persistentVolumeClaim: {claimName: {{ .existingClaim }}, readOnly: true}
+  {{- else if .hostPath }}
+  hostPath: {path: {{ .hostPath }}, type: Directory}
+  {{- else }}
+  image: {reference: {{ .image | quote }}, pullPolicy: {{ $.root.Values.image.pullPolicy }}}
+  {{- end }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "sluice.podSpec" -}}
+serviceAccountName: {{ include "sluice.serviceAccount" .root }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+terminationGracePeriodSeconds: {{ add .root.Values.drainSeconds 15 }}
+securityContext:
+  {{- include "sluice.podSecurityContext" (include "sluice.asRoot" .) | nindent 2 }}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" "priorityClassName" "runtimeClassName" }}
+{{- with get $.pod $key }}
+{{ $key }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with .pod.topologySpread.keys }}
+topologySpreadConstraints:
+  {{- range . }}
+  - topologyKey: {{ . }}
+    maxSkew: 1
+    whenUnsatisfiable: {{ $.pod.topologySpread.whenUnsatisfiable }}
+    labelSelector:
+      matchLabels:
+        {{- include "sluice.componentSelector" $ | nindent 8 }}
+    matchLabelKeys: [pod-template-hash]
+  {{- end }}
+{{- end }}
+containers:
+  - {{- include "sluice.container" . | nindent 4 }}
+volumes:
+  {{- include "sluice.volumes" . | nindent 2 }}
+{{- end -}}
+
+{{/* (root, name, values, replicas, resources, strategy) */}}
+{{- define "sluice.deployment" -}}
+{{- $pod := mergeOverwrite (deepCopy .root.Values.pod) (deepCopy .values.pod) -}}
+{{- $args := merge (dict "pod" $pod) . -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  {{- include "sluice.componentMetadata" . | nindent 2 }}
+spec:
+  {{- with .replicas }}
+  replicas: {{ . }}
+  {{- end }}
+  revisionHistoryLimit: 3
+  progressDeadlineSeconds: {{ add .root.Values.startSeconds 60 }}
+  selector:
+    matchLabels:
+      {{- include "sluice.componentSelector" . | nindent 6 }}
+  strategy:
+    {{- toYaml .strategy | nindent 4 }}
+  template:
+    metadata:
+      annotations:
+        sluice/config-sha256: {{ include (printf "sluice.config.%s" .name) .root | sha256sum }}
+        {{- with $pod.annotations }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      labels:
+        {{- include "sluice.labels" .root | nindent 8 }}
+        app.kubernetes.io/component: {{ .name }}
+        {{- if include "sluice.isWorker" . }}
+        llm-d.ai/inference-serving: "true"
+        llm-d.ai/role: {{ .name }}
+        {{- end }}
+        {{- with $pod.labels }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+    spec:
+      {{- include "sluice.podSpec" $args | nindent 6 }}
+{{- end -}}
+
+{{- define "sluice.autoscaler" -}}
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata:
+  {{- include "sluice.componentMetadata" . | nindent 2 }}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: {{ include "sluice.fullname" .root }}-{{ .name }}}
+  minReplicas: {{ .values.autoscaling.minReplicas }}
+  maxReplicas: {{ .values.autoscaling.maxReplicas }}
+  # A pod that goes must drain first, so one at a time and not at once.
+  behavior:
+    scaleDown:
+      stabilizationWindowSeconds: 300
+      policies: [{type: Pods, value: 1, periodSeconds: {{ add .root.Values.drainSeconds 15 }}}]
+  metrics:
+    {{- if eq .name "router" }}
+    - type: Resource
+      resource: {name: cpu, target: {type: Utilization, averageUtilization: {{ .values.autoscaling.cpuPercent }}}}
+    {{- else }}
+    - type: Pods
+      pods:
+        metric: {name: {{ .values.autoscaling.metric }}}
+        target: {type: AverageValue, averageValue: {{ .values.autoscaling.averageValue | quote }}}
+    {{- end }}
+{{- end -}}

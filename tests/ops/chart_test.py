@@ -1,0 +1,146 @@
+"""The chart renders, in the form that Kubernetes takes, and refuses what is wrong by name."""
+import json
+import re
+import unittest
+
+import chart
+import jsonschema
+import kubernetes_validate
+from chart import cases, of_kind, render
+
+# The oldest version that the chart allows, and the newest that the validator knows.
+OLDEST = "1.30"
+NEEDS = {"model-image": "1.33"}
+
+TEXT = {"type": "string", "minLength": 1}
+
+
+def closed(properties, **more):
+    return {"type": "object", "additionalProperties": False, "properties": properties, "required": list(properties), **more}
+
+
+# Kinds of other projects: what the chart uses of them, after their published definitions.
+FOREIGN = {
+    "Certificate": ("cert-manager.io/v1", closed({
+        "secretName": TEXT, "dnsNames": {"type": "array", "items": TEXT, "minItems": 1},
+        "issuerRef": closed({"group": TEXT, "kind": {"enum": ["Issuer", "ClusterIssuer"]}, "name": TEXT})})),
+    "ServiceMonitor": ("monitoring.coreos.com/v1", closed({
+        "selector": closed({"matchLabels": {"type": "object", "additionalProperties": TEXT}}),
+        "podTargetLabels": {"type": "array", "items": TEXT},
+        "endpoints": {"type": "array", "items": closed({"port": TEXT, "interval": TEXT, "scrapeTimeout": TEXT})}})),
+    "PrometheusRule": ("monitoring.coreos.com/v1", closed({
+        "groups": {"type": "array", "minItems": 1, "items": closed(
+            {"name": TEXT, "rules": {"type": "array", "minItems": 1}, "interval": TEXT}, required=["name", "rules"])}})),
+}
+
+
+class ChartTest(unittest.TestCase):
+    def refusal(self, case, *arguments):
+        result = chart.helm("template", "sluice", str(chart.CHART), *chart.flags(case), *arguments)
+        self.assertNotEqual(result.returncode, 0, arguments)
+        return result.stderr
+
+    def test_lint(self):
+        for case in [None, *cases()]:
+            with self.subTest(case=case):
+                result = chart.helm("lint", "--strict", str(chart.CHART), *(chart.flags(case) if case else ()))
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_manifests_are_what_kubernetes_takes(self):
+        for case in cases():
+            oldest = NEEDS.get(case, OLDEST)
+            for document in render(case):
+                with self.subTest(case=case, kind=document["kind"], name=document["metadata"]["name"]):
+                    if document["kind"] in FOREIGN:
+                        version, schema = FOREIGN[document["kind"]]
+                        self.assertEqual(document["apiVersion"], version)
+                        jsonschema.validate(document["spec"], schema)
+                    else:
+                        for version in (oldest, kubernetes_validate.latest_version()):
+                            kubernetes_validate.validate(document, version, strict=True)
+
+    def test_names_are_used_once(self):
+        for case in cases():
+            names = [(document["kind"], document["metadata"]["name"]) for document in render(case)]
+            self.assertEqual(len(names), len(set(names)), case)
+
+    def test_unknown_names_are_refused_by_name(self):
+        for path, where, name in (
+                ("replica", "", "replica"), ("router.replica", "/router", "replica"),
+                ("decode.config.engine.kv_formatt", "/decode/config/engine", "kv_formatt"),
+                ("router.config.service.listen", "/router/config", "service"),
+                ("model.volume.claim", "/model/volume", "claim"), ("networkPolicy.client", "/networkPolicy", "client"),
+                ("monitoring.rules.enable", "/monitoring/rules", "enable"),
+                ("prefill.pod.nodeselector", "/prefill/pod", "nodeselector"),
+                ("prefill.resources.limit.cpu", "/prefill/resources", "limit")):
+            with self.subTest(path=path):
+                message = self.refusal("default", "--set", f"{path}=1")
+                self.assertIn(f"at '{where}': additional properties '{name}' not allowed", message)
+
+    def test_wrong_types_and_values_are_refused_by_name(self):
+        for assignment, path in (("decode.replicas=many", "/decode/replicas"), ("insecurePlaintext=si", "/insecurePlaintext"),
+                                 ("split=sometimes", "/split"), ("prefill.cpus=0", "/prefill/cpus"),
+                                 ("prefill.config.engine.page_tokens=17", "/prefill/config/engine/page_tokens"),
+                                 ("router.config.queue_max=0", "/router/config/queue_max"), ("image.tag=latest", "/image/tag"),
+                                 ("drainSeconds=4000", "/drainSeconds"), ("model.path=model.gguf", "/model/path"),
+                                 ("transport.backends={ucx-shm}", "/transport/backends/0"), ("auth.key=a/b", "/auth/key")):
+            with self.subTest(assignment=assignment):
+                self.assertIn(f"at '{path}'", self.refusal("default", "--set", assignment))
+
+    def test_values_that_do_not_fit_together_are_refused(self):
+        refusals = (
+            ("default", ["insecurePlaintext=false"], "insecurePlaintext is false"),
+            ("default", ["auth.existingSecret="], "auth.existingSecret is missing"),
+            ("default", ["model.path=/models/a"], "exactly one of model.volume"),
+            ("model-image", ["model.volume.hostPath=/a"], "exactly one of model.volume"),
+            ("model-image", ["model.path=toy"], "model.volume is set"),
+            ("rdma", ["rdma.resourceName="], "set rdma.resourceName"),
+            ("default", ["rdma.resourceName=rdma/hca"], "does not name ucx-rdma"),
+            ("monitoring", ["networkPolicy.monitoring=null"], "networkPolicy.monitoring lets nobody"),
+            ("cert-manager", ["ingress.tls.secretName="], "set ingress.tls.secretName"),
+            ("tls", ["ingress.host="], "set ingress.host"))
+        for case, assignments, message in refusals:
+            with self.subTest(assignments=assignments):
+                self.assertIn(message, self.refusal(case, *(a for s in assignments for a in ("--set", s))))
+        self.assertIn("needs Kubernetes 1.33", self.refusal("model-image", "--kube-version", "1.32"))
+        self.assertIn("incompatible", self.refusal("default", "--kube-version", "1.29"))
+
+    def test_the_schema_is_closed_and_knows_every_value(self):
+        with open(chart.CHART / "values.schema.json") as file:
+            schema = json.load(file)
+
+        # Handed to Kubernetes as they are, which checks them.
+        passed_on = {f"pod/properties/affinity/properties/{kind}" for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")}
+        passed_on |= {"env/properties/valueFrom", "labelSelector/properties/matchExpressions/items"}
+
+        def check(node, path):
+            if node.get("type") == "object" and path.removeprefix("/definitions/") not in passed_on:
+                self.assertIn("additionalProperties", node, path)
+                self.assertIsNot(node["additionalProperties"], True, path)
+            for key, value in node.items():
+                if isinstance(value, dict):
+                    check(value, f"{path}/{key}")
+        check(schema, "")
+        with open(chart.CHART / "values.yaml") as file:
+            self.assertEqual(set(chart.yaml.safe_load(file)), set(schema["properties"]))
+
+    def test_versions_are_those_of_the_build(self):
+        with open(chart.CHART / "Chart.yaml") as file:
+            metadata = chart.yaml.safe_load(file)
+        project = re.search(r"project\(sluice VERSION ([0-9.]+)", (chart.ROOT / "CMakeLists.txt").read_text())
+        self.assertEqual(metadata["appVersion"], project.group(1))
+
+    def test_rules_and_dashboards_are_the_files_of_deploy(self):
+        documents = render("monitoring")
+        rules = {rule["metadata"]["name"]: rule["spec"] for rule in of_kind(documents, "PrometheusRule")}
+        self.assertEqual(rules, {f"sluice-{path.stem.replace('_', '-')}": chart.yaml.safe_load(path.read_text())
+                                 for path in (chart.ROOT / "deploy/prometheus/rules").glob("*.yaml")})
+        dashboards = {name: text for document in of_kind(documents, "ConfigMap") for name, text in document["data"].items()
+                      if document["metadata"]["labels"].get("grafana_dashboard") == "1"}
+        self.assertEqual({name: json.loads(text) for name, text in dashboards.items()},
+                         {path.name: json.loads(path.read_text())
+                          for path in (chart.ROOT / "deploy/grafana").glob("*.json")})
+
+
+if __name__ == "__main__":
+    chart.main()
