@@ -26,8 +26,10 @@ FOREIGN = {
         "issuerRef": closed({"group": TEXT, "kind": {"enum": ["Issuer", "ClusterIssuer"]}, "name": TEXT})})),
     "ServiceMonitor": ("monitoring.coreos.com/v1", closed({
         "selector": closed({"matchLabels": {"type": "object", "additionalProperties": TEXT}}),
-        "podTargetLabels": {"type": "array", "items": TEXT},
-        "endpoints": {"type": "array", "items": closed({"port": TEXT, "interval": TEXT, "scrapeTimeout": TEXT})}})),
+        "endpoints": {"type": "array", "items": closed({
+            "port": TEXT, "interval": TEXT, "scrapeTimeout": TEXT, "relabelings": {"type": "array", "items": closed(
+                {"sourceLabels": {"type": "array", "items": TEXT}, "separator": TEXT, "targetLabel": TEXT},
+                required=["sourceLabels", "targetLabel"])}})}})),
     "PrometheusRule": ("monitoring.coreos.com/v1", closed({
         "groups": {"type": "array", "minItems": 1, "items": closed(
             {"name": TEXT, "rules": {"type": "array", "minItems": 1}, "interval": TEXT}, required=["name", "rules"])}})),

@@ -16,11 +16,11 @@ MESSAGES = {
     "WorkerConfig": ("workerConfig", {"service", "model", "transport", "role", "cache_manager"}),
     "RouterConfig": ("routerConfig", {"service", "http_listen", "cache_manager", "workers", "tokenizer", "split",
                                       "cache_secret_file", "no_auth", "api_keys_file"}),
-    "CacheManagerConfig": ("cacheManagerConfig", {"service"}),
+    "CacheManagerConfig": ("cacheManagerConfig", {"service", "blocks_max"}),
 }
 # Values of the chart's own names for settings, whose ranges must be the same.
 OWN = {"drainSeconds": ("ServiceConfig", "drain_s"), "logging/level": ("ServiceConfig", "log_level"),
-       "split": ("RouterConfig", "split")}
+       "split": ("RouterConfig", "split"), "cacheManager/blocksMax": ("CacheManagerConfig", "blocks_max")}
 OWN_OF_WORKERS = {"cpus": ("EngineConfig", "threads"), "kvPoolMib": ("EngineConfig", "kv_pool_mib")}
 
 
@@ -113,6 +113,10 @@ class ConfigTest(unittest.TestCase):
                     for amounts in container["resources"].values():
                         self.assertEqual(amounts["cpu"], str(engine["threads"]))
                         self.assertGreater(int(amounts["memory"].removesuffix("Mi")), engine["kv_pool_mib"])
+
+            config = chart.yaml.safe_load(configs(documents)["cache-manager"])
+            container = chart.by_component(documents, "Deployment")["cache-manager"]["spec"]["template"]["spec"]["containers"][0]
+            self.assertGreater(int(container["resources"]["limits"]["memory"].removesuffix("Mi")) << 20, 160 * config["blocks_max"])
 
     def test_roles_follow_the_split(self):
         for case, role in (("default", "both"), ("many", "decode"), ("model-image", "both")):

@@ -25,7 +25,7 @@ drain_s: {{ .Values.drainSeconds }}
 {{- end -}}
 
 {{- define "sluice.config.cache-manager" -}}
-{{- $config := dict "service" (include "sluice.config.service" . | fromYaml) -}}
+{{- $config := dict "service" (include "sluice.config.service" . | fromYaml) "blocks_max" .Values.cacheManager.blocksMax -}}
 {{- mergeOverwrite $config (deepCopy .Values.cacheManager.config) | toYaml -}}
 {{- end -}}
 
