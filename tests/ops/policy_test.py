@@ -156,6 +156,22 @@ class PolicyTest(unittest.TestCase):
             disrupted = by_component(documents, "PodDisruptionBudget")
             self.assertEqual(set(disrupted), set() if case == "minimal" else set(labels))
 
+    def test_autoscalers_own_the_replicas_of_what_they_scale(self):
+        for case in cases():
+            documents = render(case)
+            deployments, scalers = by_component(documents, "Deployment"), by_component(documents, "HorizontalPodAutoscaler")
+            self.assertEqual(set(scalers), {name for name in deployments if "replicas" not in deployments[name]["spec"]})
+            for name, scaler in scalers.items():
+                self.assertEqual(scaler["spec"]["scaleTargetRef"]["name"], deployments[name]["metadata"]["name"])
+                self.assertGreaterEqual(scaler["spec"]["behavior"]["scaleDown"]["policies"][0]["periodSeconds"],
+                                        deployments[name]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"])
+        self.assertEqual(set(by_component(render("many"), "HorizontalPodAutoscaler")), {"router", "prefill"})
+        known = (chart.ROOT / "common/telemetry/metric_names.h").read_text()
+        with open(chart.CHART / "values.yaml") as file:
+            values = chart.yaml.safe_load(file)
+        for name in ("prefill", "decode"):
+            self.assertIn(f'"{values[name]["autoscaling"]["metric"]}"', known)
+
     def test_the_cache_manager_is_found_where_it_is(self):
         for case in cases():
             documents = render(case)
