@@ -108,8 +108,8 @@ class InstalledTest(RunningCluster):
         lines = re.search(r"^  kubectl .*?(?=\n\n)", self.notes, re.M | re.S).group(0)
         self.assertIn("127.0.0.1:8080/", lines)
         answer = json.loads(self.shell(lines.replace("127.0.0.1:8080/", f"127.0.0.1:{self.host.ports['router']['http']}/")))
-        self.assertEqual(answer["choices"][0]["finish_reason"], "length")
-        self.assertEqual(answer["usage"]["completion_tokens"], 16)
+        self.assertIn(answer["choices"][0]["finish_reason"], ("stop", "length"))
+        self.assertIn(answer["usage"]["completion_tokens"], range(1, 17))
 
     def test_the_notes_warn_of_what_is_unsafe(self):
         self.assertIn("plaintext", self.notes)
@@ -123,7 +123,7 @@ class InstalledTest(RunningCluster):
     def test_the_pod_of_helm_test(self):
         result = self.host.run_test_pod()
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertTrue(result.stdout.strip())
+        self.assertRegex(result.stderr.decode(), r"completion_tokens=[1-8] ")
 
     def test_the_pod_of_helm_test_can_fail(self):
         secret = self.host.secret
@@ -139,7 +139,7 @@ class InstalledTest(RunningCluster):
         self.assertIn("API key", result.stderr)
 
     def test_only_the_keys_of_the_secret_are_let_in(self):
-        self.assertEqual(self.ask(self.api_key(), "hello", max_tokens=2)["usage"]["completion_tokens"], 2)
+        self.assertIn(self.ask(self.api_key(), "hello", max_tokens=2)["usage"]["completion_tokens"], (1, 2))
         with self.assertRaises(urllib.error.HTTPError) as error:
             self.ask("another", "hello", max_tokens=2)
         self.assertEqual(error.exception.code, 401)

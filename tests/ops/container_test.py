@@ -121,10 +121,10 @@ class ContainerTest(unittest.TestCase):
                                     f"http_listen=127.0.0.1:{free_port()}"))
         wait_until(lambda: processes[-1].grpc_health("readiness"), "the router is ready")
         client = self.builder.command("cli", ["chat", "--url", f"grpc://127.0.0.1:{processes[-1].ports['grpc']}",
-                                              "--api-key", "the-key", "--max-tokens", "8", "Hello"])
+                                              "--api-key", "the-key", "--max-tokens", "8", "--show-usage", "Hello"])
         answer = subprocess.run(client, capture_output=True, timeout=60)
         self.assertEqual(answer.returncode, 0, answer.stderr)
-        self.assertTrue(answer.stdout.strip())
+        self.assertRegex(answer.stderr.decode(), r"completion_tokens=[1-8] ")
         for process in processes:
             pid = self.service_pid(process)
             status = dict(line.split(":\t", 1) for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines())
