@@ -87,6 +87,7 @@ absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& servic
                                                      {{v1::Admin::service_full_name(), admin_service_.get()}}));
   admin_->SetReady(true);
   state_.OnReadyChanged([this](bool ready) {
+    SLUICE_LOG(kInfo) << (ready ? "ready" : "not ready");
     grpc_->SetReady(ready);
     if (ready_changed_) ready_changed_();
   });
@@ -128,7 +129,6 @@ absl::Status ServiceProcess::HandleSignals() {
 absl::Status ServiceProcess::SetUp(const std::map<std::string, std::string>& more) {
   SLUICE_RETURN_IF_ERROR(WriteReadyFile(more));
   grpc_->SetStarted();
-  SLUICE_LOG(kInfo) << "started";
   return absl::OkStatus();
 }
 
