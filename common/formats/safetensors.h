@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -95,6 +96,41 @@ class Safetensors {
   absl::flat_hash_map<std::string, size_t> index_;
 };
 
+// A tensor to write: what the header says of it.
+struct SafetensorsEntry {
+  std::string name;
+  SafetensorsType type = SafetensorsType::kF32;
+  std::vector<uint64_t> shape;
+};
+
+// Writes a file through a temporary one beside it and a rename, so that readers see all or nothing.
+// Move-only; dropping it unfinished leaves no file. Thread-compatible.
+class SafetensorsWriter {
+ public:
+  // Writes the header. INVALID_ARGUMENT when a name repeats or needs escaping in JSON; else the
+  // errno of the failed call.
+  static absl::StatusOr<SafetensorsWriter> Create(absl::string_view path,
+                                                  absl::Span<const SafetensorsEntry> entries);
+  SafetensorsWriter(SafetensorsWriter&&) noexcept;
+  SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
+  ~SafetensorsWriter();
+
+  // The next bytes of the tensors, which follow each other in the order of the entries. A failure
+  // is kept for Finish.
+  void Append(const void* bytes, size_t count);
+  // FAILED_PRECONDITION unless exactly the bytes of all entries were appended.
+  absl::Status Finish();
+
+ private:
+  class TemporaryFile;
+  SafetensorsWriter();
+
+  std::unique_ptr<TemporaryFile> file_;
+  std::string path_;
+  uint64_t missing_ = 0;  // bytes still to come
+  bool too_many_ = false;
+};
+
 // A float32 tensor to write; `data` holds the product of `shape` values.
 struct SafetensorsF32 {
   std::string name;
@@ -102,9 +138,8 @@ struct SafetensorsF32 {
   absl::Span<const float> data;
 };
 
-// Writes `tensors` to `path` through a temporary file beside it and a rename, so that readers see
-// all or nothing. INVALID_ARGUMENT when a shape does not match its data or a name repeats; else the
-// errno of the failed call.
+// Writes `tensors` to `path` as SafetensorsWriter does; INVALID_ARGUMENT also when a shape does not
+// match its data.
 absl::Status WriteSafetensors(absl::string_view path, absl::Span<const SafetensorsF32> tensors);
 
 }  // namespace sluice::formats

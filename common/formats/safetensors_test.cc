@@ -160,6 +160,38 @@ TEST_F(SafetensorsFiles, WriterRoundTrips) {
   EXPECT_EQ(file->Find("x")->data.size(), 4u);
 }
 
+TEST_F(SafetensorsFiles, WriterStreamsTensorsOfAnyType) {
+  const std::string path = Path("streamed.safetensors");
+  auto writer = SafetensorsWriter::Create(
+      path, {{"codes", SafetensorsType::kF8E4M3, {2, 2}}, {"shape", SafetensorsType::kI64, {1}}});
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  const uint8_t codes[4] = {1, 2, 3, 4};
+  const int64_t shape = 7;
+  writer->Append(codes, 3);
+  writer->Append(codes + 3, 1);
+  EXPECT_THAT(std::string(writer->Finish().message()),
+              HasSubstr("8 bytes of the tensors are missing"));
+  writer->Append(&shape, sizeof(shape));
+  ASSERT_TRUE(writer->Finish().ok());
+  const auto file = Safetensors::OpenFile(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->Find("codes")->type, SafetensorsType::kF8E4M3);
+  EXPECT_EQ(std::memcmp(file->Find("codes")->data.data(), codes, 4), 0);
+  EXPECT_EQ(std::memcmp(file->Find("shape")->data.data(), &shape, 8), 0);
+}
+
+TEST_F(SafetensorsFiles, AnUnfinishedWriterLeavesNoFile) {
+  const std::string path = Path("unfinished.safetensors");
+  {
+    auto writer = SafetensorsWriter::Create(path, {{"a", SafetensorsType::kU8, {2}}});
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    const uint8_t three[3] = {};
+    writer->Append(three, 3);
+    EXPECT_THAT(std::string(writer->Finish().message()), HasSubstr("more bytes"));
+  }
+  EXPECT_EQ(Safetensors::OpenFile(path).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(SafetensorsFiles, WriterRefusesWhatItCannotWrite) {
   const std::string path = Path("refused.safetensors");
   const std::vector<float> two = {1, 2};

@@ -21,33 +21,40 @@ bool IsPlainName(absl::string_view name) {
                      [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
 }
 
-absl::StatusOr<std::string> MakeHeader(absl::Span<const SafetensorsF32> tensors) {
+absl::Status Bad(const SafetensorsEntry& entry, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("tensor '", entry.name, "' of shape [",
+                                                 absl::StrJoin(entry.shape, ","),
+                                                 "] cannot be written: ", what));
+}
+
+// `bytes`: of all tensors together.
+absl::StatusOr<std::string> MakeHeader(absl::Span<const SafetensorsEntry> entries,
+                                       uint64_t* bytes) {
   absl::flat_hash_set<absl::string_view> names;
   std::string json = "{";
-  uint64_t offset = 0;
-  for (const SafetensorsF32& tensor : tensors) {
-    uint64_t count = 1;
+  *bytes = 0;
+  for (const SafetensorsEntry& entry : entries) {
+    uint64_t size = BytesOf(entry.type);
     bool fits = true;
-    for (uint64_t dim : tensor.shape) fits = fits && CheckedMul(count, dim, &count);
-    if (!IsPlainName(tensor.name) || !names.insert(tensor.name).second || !fits ||
-        count != tensor.data.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tensor '", tensor.name, "' of shape [", absl::StrJoin(tensor.shape, ","), "] with ",
-          tensor.data.size(), " values cannot be written: name or shape is wrong"));
+    for (uint64_t dim : entry.shape) fits = fits && CheckedMul(size, dim, &size);
+    if (!fits) return Bad(entry, "it is too large");
+    if (!IsPlainName(entry.name) || !names.insert(entry.name).second) {
+      return Bad(entry, "the name is empty, is there twice or needs escaping");
     }
-    const uint64_t end = offset + tensor.data.size() * sizeof(float);
-    absl::StrAppend(&json, offset == 0 && json.size() == 1 ? "" : ",", "\"", tensor.name,
-                    "\":{\"dtype\":\"F32\",\"shape\":[", absl::StrJoin(tensor.shape, ","),
-                    "],\"data_offsets\":[", offset, ",", end, "]}");
-    offset = end;
+    absl::StrAppend(&json, json.size() == 1 ? "" : ",", "\"", entry.name, "\":{\"dtype\":\"",
+                    NameOf(entry.type), "\",\"shape\":[", absl::StrJoin(entry.shape, ","),
+                    "],\"data_offsets\":[", *bytes, ",", *bytes + size, "]}");
+    *bytes += size;
   }
   json += "}";
   json.resize((json.size() + 7) / 8 * 8, ' ');  // keeps the data 8-byte aligned
   return json;
 }
 
-// Owns the temporary file: removes it unless it was renamed.
-class TemporaryFile {
+}  // namespace
+
+// Removes itself unless it was renamed.
+class SafetensorsWriter::TemporaryFile {
  public:
   explicit TemporaryFile(std::string path) : path_(std::move(path)) {
     fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -86,18 +93,56 @@ class TemporaryFile {
   bool renamed_ = false;
 };
 
-}  // namespace
+SafetensorsWriter::SafetensorsWriter() = default;
+SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
+SafetensorsWriter& SafetensorsWriter::operator=(SafetensorsWriter&&) noexcept = default;
+SafetensorsWriter::~SafetensorsWriter() = default;
+
+absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
+    absl::string_view path, absl::Span<const SafetensorsEntry> entries) {
+  SafetensorsWriter writer;
+  SLUICE_ASSIGN_OR_RETURN(const std::string header, MakeHeader(entries, &writer.missing_));
+  writer.path_ = std::string(path);
+  writer.file_ = std::make_unique<TemporaryFile>(absl::StrCat(path, ".", getpid(), ".part"));
+  const uint64_t header_bytes = header.size();
+  writer.file_->Write(&header_bytes, sizeof(header_bytes));
+  writer.file_->Write(header.data(), header.size());
+  return writer;
+}
+
+void SafetensorsWriter::Append(const void* bytes, size_t count) {
+  too_many_ = too_many_ || count > missing_;
+  if (too_many_) return;
+  missing_ -= count;
+  file_->Write(bytes, count);
+}
+
+absl::Status SafetensorsWriter::Finish() {
+  if (too_many_ || missing_ > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("writing '", path_, "': ",
+                     too_many_ ? std::string("more bytes than the tensors have")
+                               : absl::StrCat(missing_, " bytes of the tensors are missing")));
+  }
+  return file_->RenameTo(path_);
+}
 
 absl::Status WriteSafetensors(absl::string_view path, absl::Span<const SafetensorsF32> tensors) {
-  SLUICE_ASSIGN_OR_RETURN(const std::string header, MakeHeader(tensors));
-  TemporaryFile file(absl::StrCat(path, ".", getpid(), ".part"));
-  const uint64_t header_bytes = header.size();
-  file.Write(&header_bytes, sizeof(header_bytes));
-  file.Write(header.data(), header.size());
+  std::vector<SafetensorsEntry> entries;
   for (const SafetensorsF32& tensor : tensors) {
-    file.Write(tensor.data.data(), tensor.data.size() * sizeof(float));
+    entries.push_back({tensor.name, SafetensorsType::kF32, tensor.shape});
+    uint64_t count = 1;
+    bool fits = true;
+    for (uint64_t dim : tensor.shape) fits = fits && CheckedMul(count, dim, &count);
+    if (!fits || count != tensor.data.size()) {
+      return Bad(entries.back(), absl::StrCat("it has ", tensor.data.size(), " values"));
+    }
   }
-  return file.RenameTo(std::string(path));
+  SLUICE_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::Create(path, entries));
+  for (const SafetensorsF32& tensor : tensors) {
+    writer.Append(tensor.data.data(), tensor.data.size() * sizeof(float));
+  }
+  return writer.Finish();
 }
 
 }  // namespace sluice::formats

@@ -26,7 +26,9 @@ void AddChatCommand(CLI::App& app, Command* run);       // chat
 void AddDoctorCommand(CLI::App& app, Command* run);     // doctor
 void AddBenchEngineCommand(CLI::App& bench, Command* run);  // bench engine
 void AddBenchServeCommand(CLI::App& bench, Command* run);   // bench serve
+void AddPerplexityCommand(CLI::App& app, Command* run);  // perplexity
 void AddPlanCommand(CLI::App& app, Command* run);       // plan
+void AddQuantizeCommand(CLI::App& app, Command* run);   // quantize
 void AddUpCommands(CLI::App& app, Command* run);        // up, down
 
 // --model, --kv, --kernels, --threads.

@@ -23,7 +23,9 @@ int Main(int argc, char** argv) {
   AddLogitsCommand(app, &run);
   AddChatCommand(app, &run);
   AddDoctorCommand(app, &run);
+  AddPerplexityCommand(app, &run);
   AddPlanCommand(app, &run);
+  AddQuantizeCommand(app, &run);
   CLI::App* bench = app.add_subcommand("bench", "Measure an engine in this process, or a cluster");
   bench->require_subcommand(1);
   AddBenchEngineCommand(*bench, &run);
