@@ -45,7 +45,7 @@ class RequestFlow::DecodeListener final : public handoff::DecodeEvents {
       flow->OnDecodeStarted();
     }
   }
-  void OnToken(uint32_t position, const SampledToken& token, FinishReason finish, uint64_t /*logits_hash*/) override {
+  void OnToken(uint32_t position, const SampledToken& token, FinishReason finish) override {
     if (auto flow = Live()) flow->OnDecodeToken(position, token, finish);
   }
   void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) override {

@@ -158,7 +158,7 @@ class RequestFlowTest : public ::testing::Test {
     prefill.events->OnEnd(absl::OkStatus(), {}, 64);
     for (; position < tokens; ++position) {
       decode.events->OnToken(position, Token(100 + static_cast<int>(position)),
-                             position == 7 ? FinishReason::kLength : FinishReason::kNone, 0);
+                             position == 7 ? FinishReason::kLength : FinishReason::kNone);
     }
   }
   void ExpectNothingHeld() {
@@ -209,7 +209,7 @@ TEST_F(RequestFlowTest, TokensOfBothWorkersFormOneStream) {
 TEST_F(RequestFlowTest, DecodeTokensThatOvertakeTheFirstOneWait) {
   auto flow = Start();
   client_.decodes[0].events->OnStarted(0, 0, "test");
-  client_.decodes[0].events->OnToken(1, Token(101), FinishReason::kNone, 0);
+  client_.decodes[0].events->OnToken(1, Token(101), FinishReason::kNone);
   EXPECT_TRUE(events_.tokens.empty());
   client_.prefills[0].events->OnFirstToken(Token(100), FinishReason::kNone);
   EXPECT_EQ(events_.tokens, (std::vector<request::TokenId>{100, 101}));
@@ -220,7 +220,7 @@ TEST_F(RequestFlowTest, AWholeStreamMayOvertakeItsFirstToken) {
   auto flow = Start();
   client_.decodes[0].events->OnStarted(0, 0, "test");
   for (uint32_t p = 1; p < 1000; ++p) {
-    client_.decodes[0].events->OnToken(p, Token(7), p == 999 ? FinishReason::kLength : FinishReason::kNone, 0);
+    client_.decodes[0].events->OnToken(p, Token(7), p == 999 ? FinishReason::kLength : FinishReason::kNone);
   }
   client_.decodes[0].events->OnEnd(absl::OkStatus(), {});
   EXPECT_TRUE(events_.tokens.empty());
@@ -235,7 +235,7 @@ TEST_F(RequestFlowTest, ADecodeWorkerThatSendsMoreThanWasAskedForIsAtFault) {
   auto flow = Start();
   const WorkerId worker = client_.decodes[0].worker;
   client_.decodes[0].events->OnStarted(0, 0, "test");
-  for (uint32_t p = 1; p <= 8; ++p) client_.decodes[0].events->OnToken(p, Token(7), FinishReason::kNone, 0);
+  for (uint32_t p = 1; p <= 8; ++p) client_.decodes[0].events->OnToken(p, Token(7), FinishReason::kNone);
   world_.RunFor(absl::Seconds(1));
   ASSERT_EQ(client_.decodes.size(), 2u);
   EXPECT_NE(client_.decodes[1].worker, worker);
@@ -290,7 +290,7 @@ TEST_F(RequestFlowTest, APrefillFailureBeforeTheFirstTokenIsRetriedElsewhere) {
   ASSERT_EQ(client_.prefills.size(), 2u);
   EXPECT_NE(client_.prefills[1].worker, first);
   EXPECT_GT(client_.prefills[1].call.context.attempt, client_.prefills[0].call.context.attempt);
-  client_.decodes[0].events->OnToken(1, Token(66), FinishReason::kNone, 0);  // late, of the first attempt
+  client_.decodes[0].events->OnToken(1, Token(66), FinishReason::kNone);  // late, of the first attempt
   Serve(8);
   EXPECT_EQ(events_.tokens, AllTokens());
   EXPECT_EQ(events_.summary.attempts, 2u);
@@ -342,7 +342,7 @@ TEST_F(RequestFlowTest, APrefillWorkerThatDiesAfterTheTransferIsNotMissed) {
   EXPECT_EQ(client_.running.size(), 2u);
   for (uint32_t p = 1; p < 8; ++p) {
     client_.decodes[0].events->OnToken(p, Token(100 + static_cast<int>(p)),
-                                       p == 7 ? FinishReason::kLength : FinishReason::kNone, 0);
+                                       p == 7 ? FinishReason::kLength : FinishReason::kNone);
   }
   EXPECT_EQ(events_.tokens, AllTokens());
   EXPECT_EQ(events_.summary.attempts, 1u);
@@ -504,7 +504,7 @@ TEST_F(RequestFlowTest, NoWorkersMeansWaitingForThem) {
   EXPECT_FALSE(client_.decodes[0].call.lease.has_value());
   EXPECT_EQ(client_.decodes[0].call.prompt.size(), 5u);
   client_.decodes[0].events->OnStarted(3, 0, "local");
-  client_.decodes[0].events->OnToken(0, Token(100), FinishReason::kStop, 0);
+  client_.decodes[0].events->OnToken(0, Token(100), FinishReason::kStop);
   EXPECT_TRUE(events_.status.ok());
   EXPECT_EQ(events_.summary.usage.cached_tokens, 3u);
 }

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/hash.h"
 #include "engine/engine_impl.h"
 
 namespace sluice::engine {
@@ -238,8 +237,7 @@ void EngineImpl::TakeToken(const BatchEntry& entry) {
   sequence.readmitted = false;
   const request::FinishReason finish = FinishAfter(sequence, sampled->token);
   if (sequence.streams()) {
-    const uint64_t hash = Hash64(row.data(), vocabulary * sizeof(float));
-    events_.OnToken(sequence.id(), position, *sampled, finish, hash);
+    events_.OnToken(sequence.id(), position, *sampled, finish);
   } else {
     events_.OnPromptDone(sequence.id(), *sampled, finish);
   }

@@ -80,10 +80,9 @@ class EngineEvents {
   // kPrefill: all pages were reported. `first` is empty when the spec had emitted tokens.
   virtual void OnPromptDone(SequenceId sequence, const std::optional<request::SampledToken>& first,
                             request::FinishReason finish) = 0;
-  // kLocal and kDecode: one output token. `position` counts output tokens from 0. `logits_hash` is
-  // XXH3 of the row it came from.
+  // kLocal and kDecode: one output token. `position` counts output tokens from 0.
   virtual void OnToken(SequenceId sequence, uint32_t position, const request::SampledToken& token,
-                       request::FinishReason finish, uint64_t logits_hash) = 0;
+                       request::FinishReason finish) = 0;
   // The last event of a sequence, exactly once: OK after its finish, else CANCELLED,
   // DEADLINE_EXCEEDED, ABORTED (tag mismatch, preempted where the prompt cannot be recomputed),
   // RESOURCE_EXHAUSTED, INTERNAL. Its pages are released.

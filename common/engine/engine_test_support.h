@@ -56,18 +56,21 @@ class RecordingEvents final : public EngineEvents {
   void OnPromptDone(SequenceId id, const std::optional<request::SampledToken>& first,
                     request::FinishReason finish) override {
     ++Live(id).prompt_done;
-    if (first.has_value()) Live(id).tokens.push_back(first->token);
+    if (first.has_value()) {
+      Live(id).tokens.push_back(first->token);
+      Live(id).hashes.push_back(first->logits_hash);
+    }
     Live(id).finish = finish;
   }
   void OnToken(SequenceId id, uint32_t position, const request::SampledToken& token,
-               request::FinishReason finish, uint64_t logits_hash) override {
+               request::FinishReason finish) override {
     Record& record = Live(id);
     SLUICE_CHECK(record.started == 1 && record.finish == request::FinishReason::kNone);
     if (record.tokens.empty()) first_position[id.value()] = position;
     SLUICE_CHECK(position == first_position[id.value()] + record.tokens.size());
     record.tokens.push_back(token.token);
     record.sampled.push_back(token);
-    record.hashes.push_back(logits_hash);
+    record.hashes.push_back(token.logits_hash);
     record.finish = finish;
   }
   void OnFinished(SequenceId id, const absl::Status& status, const SequenceStats& stats) override {
@@ -204,6 +207,7 @@ inline SequenceSpec LocalSpec(uint64_t id, std::vector<TokenId> prompt, uint32_t
   spec.sampling.temperature = 0;
   spec.sampling.max_tokens = max_tokens;
   spec.sampling.ignore_eos = true;
+  spec.sampling.logits_hash = true;
   return spec;
 }
 

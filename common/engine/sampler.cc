@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/hash.h"
 #include "base/random.h"
 
 namespace sluice::engine {
@@ -110,8 +111,12 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, uin
     const bool truncated = params_.top_k > 0 || params_.top_p < 1.0f || params_.min_p > 0.0f;
     token = truncated ? DrawFromTop(row, best, position) : DrawFromAll(row, best, position);
   }
-  if (params_.logprobs < 0) return SampledToken{token, 0.0f, {}};
-  return WithLogprobs(logits, token, params_.logprobs);
+  SampledToken sampled;
+  sampled.token = token;
+  if (params_.logprobs >= 0) sampled = WithLogprobs(logits, token, params_.logprobs);
+  if (params_.logits_hash)
+    sampled.logits_hash = Hash64(logits.data(), logits.size() * sizeof(float));
+  return sampled;
 }
 
 // Gumbel noise of a uniform u is at most -log(1 - u), and that is at most -ln 2 times the binary

@@ -352,6 +352,21 @@ TEST(Sampler, LogprobsOnlyWhenAsked) {
   EXPECT_TRUE(sampled->top.empty());
 }
 
+TEST(Sampler, TheHashOfTheLogitsOnlyWhenAskedAndBeforePenalties) {
+  SamplingParams params = Greedy();
+  Sampler silent(params, {kEos}, {});
+  EXPECT_EQ(silent.Sample({1, 2, 3}, 0)->logits_hash, 0u);
+  params.logits_hash = true;
+  Sampler plain(params, {kEos}, {});
+  params.logprobs = 1;
+  params.logit_bias = {{0, 5.0f}};
+  Sampler biased(params, {kEos}, {});
+  const uint64_t hash = plain.Sample({1, 2, 3}, 0)->logits_hash;
+  EXPECT_NE(hash, 0u);
+  EXPECT_EQ(biased.Sample({1, 2, 3}, 0)->logits_hash, hash);
+  EXPECT_NE(plain.Sample({1, 2, std::nextafter(3.0f, 4.0f)}, 0)->logits_hash, hash);
+}
+
 TEST(Sampler, TopLogprobsOfARandomRow) {
   const std::vector<float> logits = RandomLogits(8, 5000, 20);
   const SampledToken sampled = WithLogprobs(logits, 17, 20);

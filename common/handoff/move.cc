@@ -70,6 +70,7 @@ v1::SampledToken ToProto(const request::SampledToken& token) {
   v1::SampledToken out;
   out.set_token(static_cast<uint32_t>(token.token));
   out.set_logprob(token.logprob);
+  out.set_logits_hash(token.logits_hash);
   for (const request::TokenLogprob& entry : token.top) {
     v1::TokenLogprob* top = out.add_top();
     top->set_token(static_cast<uint32_t>(entry.token));
@@ -94,6 +95,7 @@ absl::StatusOr<request::SampledToken> FromProto(const v1::SampledToken& token,
   }
   out.token = static_cast<request::TokenId>(token.token());
   out.logprob = token.logprob();
+  out.logits_hash = token.logits_hash();
   for (const v1::TokenLogprob& entry : token.top()) {
     if (!known(entry.token()) || std::isnan(entry.logprob())) {
       return absl::InvalidArgumentError(absl::StrCat("top token ", entry.token(),

@@ -26,6 +26,7 @@ TEST_P(MoveKinds, BytesArriveAsTheyWereAndCountersAgree) {
   EXPECT_EQ(landed.context.attempt, 3u);
   ASSERT_TRUE(landed.first.has_value());
   EXPECT_EQ(landed.first->token, 7);
+  EXPECT_EQ(landed.first->logits_hash, Mix64(7));
   const kv::PageLayout& layout = test.p.pool->layout();
   EXPECT_EQ(landed.bytes,
             uint64_t{layout.PagesFor(tokens)} * layout.PieceRange(0, options.layers).bytes);

@@ -248,6 +248,7 @@ class MoveTest {
     }
     request::SampledToken first;
     first.token = static_cast<request::TokenId>(seed % kTestVocabulary);
+    first.logits_hash = Mix64(seed);
     p.source->Commit(lease, tokens, first, 0);
   }
 

@@ -66,7 +66,7 @@ class DecodeEvents {
   virtual void OnStarted(uint32_t held_tokens, uint64_t transferred_bytes,
                          absl::string_view transport) = 0;
   virtual void OnToken(uint32_t position, const request::SampledToken& token,
-                       request::FinishReason finish, uint64_t logits_hash) = 0;
+                       request::FinishReason finish) = 0;
   virtual void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) = 0;
 };
 

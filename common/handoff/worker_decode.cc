@@ -116,13 +116,13 @@ void WorkerImpl::OnStarted(SequenceId sequence, uint32_t cached_tokens) {
 }
 
 void WorkerImpl::OnToken(SequenceId sequence, uint32_t position, const request::SampledToken& token,
-                         request::FinishReason finish, uint64_t logits_hash) {
+                         request::FinishReason finish) {
   DecodeState* state = FindDecode(sequence);
   SLUICE_CHECK(state != nullptr);
   if (state->verdict.has_value()) return;
   const absl::Status fault = SLUICE_FAULT(deps_.faults, "worker.token");
   if (!fault.ok()) return EndAfterStep(state->id, fault);
-  state->events->OnToken(position, token, finish, logits_hash);
+  state->events->OnToken(position, token, finish);
 }
 
 void WorkerImpl::OnFinished(SequenceId sequence, const absl::Status& status,

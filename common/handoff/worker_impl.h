@@ -116,7 +116,7 @@ class WorkerImpl final : public Worker, private engine::EngineEvents, private So
   void OnPromptDone(SequenceId sequence, const std::optional<request::SampledToken>& first,
                     request::FinishReason finish) override;
   void OnToken(SequenceId sequence, uint32_t position, const request::SampledToken& token,
-               request::FinishReason finish, uint64_t logits_hash) override;
+               request::FinishReason finish) override;
   void OnFinished(SequenceId sequence, const absl::Status& status,
                   const engine::SequenceStats& stats) override;
   // A fault point inside a step: an error ends the call after the step.

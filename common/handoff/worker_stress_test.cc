@@ -41,9 +41,9 @@ class WaitableDecode final : public DecodeEvents {
   void OnStarted(uint32_t held_tokens, uint64_t bytes, absl::string_view transport) override {
     inner_.OnStarted(held_tokens, bytes, transport);
   }
-  void OnToken(uint32_t position, const request::SampledToken& token, request::FinishReason finish,
-               uint64_t logits_hash) override {
-    inner_.OnToken(position, token, finish, logits_hash);
+  void OnToken(uint32_t position, const request::SampledToken& token,
+               request::FinishReason finish) override {
+    inner_.OnToken(position, token, finish);
   }
   void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) override {
     inner_.OnEnd(status, stats);

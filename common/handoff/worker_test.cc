@@ -43,6 +43,7 @@ TEST_P(SplitEqualsLocal, ForEveryPromptLengthAndSampling) {
     EXPECT_TRUE(flight.prefill->status.ok()) << flight.prefill->status;
     EXPECT_TRUE(flight.decode->status.ok()) << flight.decode->status;
     EXPECT_EQ(SplitTokens(flight), local->tokens);
+    EXPECT_EQ(flight.prefill->first->logits_hash, local->hashes[0]);
     EXPECT_EQ(flight.decode->hashes,
               std::vector<uint64_t>(local->hashes.begin() + 1, local->hashes.end()));
     EXPECT_EQ(flight.decode->positions.front(), 1u);

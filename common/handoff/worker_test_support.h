@@ -77,13 +77,13 @@ class DecodeRecorder final : public DecodeEvents {
     record_->bytes = bytes;
     record_->transport = std::string(transport);
   }
-  void OnToken(uint32_t position, const request::SampledToken& token, request::FinishReason finish,
-               uint64_t logits_hash) override {
+  void OnToken(uint32_t position, const request::SampledToken& token,
+               request::FinishReason finish) override {
     SLUICE_CHECK(record_->ended == 0 && record_->started == 1 &&
                  record_->finish == request::FinishReason::kNone);
     record_->positions.push_back(position);
     record_->tokens.push_back(token.token);
-    record_->hashes.push_back(logits_hash);
+    record_->hashes.push_back(token.logits_hash);
     record_->finish = finish;
   }
   void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) override {
@@ -167,6 +167,7 @@ inline Request MakeRequest(uint64_t seed, uint32_t prompt_tokens, uint32_t max_t
   request.sampling.temperature = seed % 2 == 0 ? 0.0f : 0.9f;
   request.sampling.seed = seed;
   request.sampling.max_tokens = max_tokens;
+  request.sampling.logits_hash = true;
   return request;
 }
 

@@ -30,6 +30,7 @@ struct SamplingParams {
   uint32_t min_tokens = 0;
   uint32_t max_tokens = 16;
   int logprobs = -1;  // number of top log-probabilities; -1: none at all
+  bool logits_hash = false;  // report SampledToken::logits_hash
 
   bool greedy() const { return temperature < 1e-6f; }
 };
@@ -55,6 +56,9 @@ struct SampledToken {
   TokenId token = 0;
   float logprob = 0.0f;
   std::vector<TokenLogprob> top;
+  // XXH3 of the row of logits it was drawn from, as it came from the model; 0 unless asked for.
+  // Equal hashes: equal bits.
+  uint64_t logits_hash = 0;
 };
 
 // Token counts of one request; cached and recomputed tokens are never charged twice.

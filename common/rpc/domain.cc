@@ -59,6 +59,7 @@ request::SamplingParams ToParams(const v1::SamplingSpec& spec) {
   params.min_tokens = spec.min_tokens();
   params.max_tokens = spec.max_tokens();
   params.logprobs = spec.logprobs();
+  params.logits_hash = spec.logits_hash();
   return params;
 }
 
@@ -79,6 +80,7 @@ v1::SamplingSpec ToProto(const request::SamplingParams& params) {
   spec.set_min_tokens(params.min_tokens);
   spec.set_max_tokens(params.max_tokens);
   spec.set_logprobs(params.logprobs);
+  spec.set_logits_hash(params.logits_hash);
   return spec;
 }
 
@@ -86,6 +88,7 @@ request::SampledToken ToToken(const v1::SampledToken& token) {
   request::SampledToken result;
   result.token = static_cast<request::TokenId>(token.token());
   result.logprob = token.logprob();
+  result.logits_hash = token.logits_hash();
   for (const v1::TokenLogprob& top : token.top()) {
     result.top.push_back({static_cast<request::TokenId>(top.token()), top.logprob()});
   }

@@ -15,6 +15,8 @@
 namespace sluice::cli {
 namespace {
 
+namespace json = boost::json;
+
 struct GenerateFlags {
   services::LocalModelOptions model;
   std::string text;
@@ -34,26 +36,32 @@ absl::StatusOr<std::vector<request::TokenId>> PromptOf(const GenerateFlags& flag
   return text_model.EncodePrompt(flags.text, false);
 }
 
-boost::json::object ToJson(const LocalResult& result, size_t prompt_tokens, const services::TextModel& text_model) {
-  boost::json::array ids;
+json::object ToJson(const LocalResult& result, size_t prompt_tokens,
+                    const services::TextModel& text_model, bool with_hashes) {
+  json::array ids, hashes;
   std::vector<request::TokenId> tokens;
   for (const request::SampledToken& token : result.tokens) {
     ids.push_back(token.token);
     tokens.push_back(token.token);
+    // As text: a JSON number need not keep 64 bits.
+    if (with_hashes)
+      hashes.push_back(json::string(absl::StrCat(absl::Hex(token.logits_hash, absl::kZeroPad16))));
   }
   // The token that ended the sequence is not part of its text.
   if (result.finish == request::FinishReason::kStop && !tokens.empty()) tokens.pop_back();
   const absl::string_view finish = request::FinishReasonName(result.finish);
-  boost::json::object usage = {{"prompt_tokens", prompt_tokens},
-                               {"completion_tokens", result.tokens.size()},
-                               {"cached_tokens", result.stats.cached_tokens}};
-  boost::json::value text;
+  json::object usage = {{"prompt_tokens", prompt_tokens},
+                        {"completion_tokens", result.tokens.size()},
+                        {"cached_tokens", result.stats.cached_tokens}};
+  json::value text;
   if (text_model.tokenizer != nullptr) text = text::Detokenize(*text_model.tokenizer, tokens);
-  return {{"prompt_tokens", prompt_tokens},
-          {"token_ids", std::move(ids)},
-          {"text", std::move(text)},
-          {"finish_reason", std::string(finish)},
-          {"usage", std::move(usage)}};
+  json::object object = {{"prompt_tokens", prompt_tokens},
+                         {"token_ids", std::move(ids)},
+                         {"text", std::move(text)},
+                         {"finish_reason", std::string(finish)},
+                         {"usage", std::move(usage)}};
+  if (with_hashes) object["logits_hashes"] = std::move(hashes);
+  return object;
 }
 
 absl::Status Generate(const GenerateFlags& flags) {
@@ -88,7 +96,9 @@ absl::Status Generate(const GenerateFlags& flags) {
   }
   const LocalResult& result = session->result(id);
   SLUICE_RETURN_IF_ERROR(result.status);
-  PrintLine(flags.json ? boost::json::serialize(ToJson(result, prompt_tokens, *text_model)) : "");
+  PrintLine(flags.json ? json::serialize(
+                             ToJson(result, prompt_tokens, *text_model, flags.sampling.logits_hash))
+                       : "");
   return absl::OkStatus();
 }
 
@@ -112,7 +122,12 @@ void AddGenerateCommand(CLI::App& app, Command* run) {
   command->add_option("--min-p", flags->sampling.min_p, "Drop tokens below this share of the likeliest")->capture_default_str();
   command->add_option("--seed", flags->sampling.seed, "Noise depends on it and the position only")->capture_default_str();
   command->add_flag("--ignore-eos", flags->sampling.ignore_eos, "Go on after end tokens");
-  command->add_flag("--json", flags->json, "Print one JSON object at the end");
+  CLI::Option* print_json =
+      command->add_flag("--json", flags->json, "Print one JSON object at the end");
+  command
+      ->add_flag("--logits-hashes", flags->sampling.logits_hash,
+                 "With --json: a hash of the logits behind every token")
+      ->needs(print_json);
   command->footer(
       "Examples:\n"
       "  sluice generate --model model.gguf --text \"Once upon a time\" --max-tokens 64\n"

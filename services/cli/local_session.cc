@@ -45,8 +45,8 @@ bool LocalSession::Step() {
   return true;
 }
 
-void LocalSession::OnToken(SequenceId sequence, uint32_t, const request::SampledToken& token, request::FinishReason finish,
-                           uint64_t) {
+void LocalSession::OnToken(SequenceId sequence, uint32_t, const request::SampledToken& token,
+                           request::FinishReason finish) {
   Entry& entry = results_[sequence.value() - 1];
   entry.result.tokens.push_back(token);
   entry.result.finish = finish;

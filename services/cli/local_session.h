@@ -56,8 +56,8 @@ class LocalSession final : private engine::EngineEvents {
   void OnStarted(SequenceId, uint32_t) override {}
   void OnPagesFinal(SequenceId, std::vector<engine::FinalPage>, int, int) override {}
   void OnPromptDone(SequenceId, const std::optional<request::SampledToken>&, request::FinishReason) override {}
-  void OnToken(SequenceId sequence, uint32_t position, const request::SampledToken& token, request::FinishReason finish,
-               uint64_t logits_hash) override;
+  void OnToken(SequenceId sequence, uint32_t position, const request::SampledToken& token,
+               request::FinishReason finish) override;
   void OnFinished(SequenceId sequence, const absl::Status& status, const engine::SequenceStats& stats) override;
 
   SystemClock clock_;

@@ -64,6 +64,7 @@ class Generation::Choice final : public cluster::FlowEvents {
     }
     if (delta.finish_reason() == "stop" && reader_ && reader_->called_tools()) delta.set_finish_reason("tool_calls");
     AddLogprobs(token, &delta);
+    if (owner_.prepared_.request.logits_hash()) delta.add_logits_hashes(token.logits_hash);
     const bool matched = match.has_value();
     // What the client has already is computed again but not sent again.
     if (position >= resume_position_ || !delta.finish_reason().empty()) owner_.Send(std::move(delta));

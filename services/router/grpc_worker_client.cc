@@ -205,8 +205,9 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
       if (!finish.ok()) return Refuse(shared, finish.status());
       for (int i = 0; i < batch.tokens_size() && shared.events != nullptr; ++i) {
         const bool last = i + 1 == batch.tokens_size();
-        shared.events->OnToken(batch.position() + static_cast<uint32_t>(i), rpc::ToToken(batch.tokens(i)),
-                               last ? *finish : request::FinishReason::kNone, 0);
+        shared.events->OnToken(batch.position() + static_cast<uint32_t>(i),
+                               rpc::ToToken(batch.tokens(i)),
+                               last ? *finish : request::FinishReason::kNone);
       }
       shared.stats.recomputed_tokens = std::max(shared.stats.recomputed_tokens, batch.recomputed_tokens());
       if (batch.has_load()) ReportLoad(shared, batch.load());

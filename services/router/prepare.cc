@@ -86,6 +86,7 @@ request::SamplingParams SamplingOf(const v1::GenerateRequest& request) {
   params.ignore_eos = request.ignore_eos();
   params.min_tokens = request.min_tokens();
   params.logprobs = request.has_logprobs() ? static_cast<int>(std::min(request.logprobs(), 1000u)) : -1;
+  params.logits_hash = request.logits_hash();
   return params;
 }
 

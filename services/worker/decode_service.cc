@@ -38,7 +38,8 @@ class StreamEvents final : public handoff::DecodeEvents {
     stream_->Write(std::move(batch));
   }
 
-  void OnToken(uint32_t position, const request::SampledToken& token, request::FinishReason finish, uint64_t) override {
+  void OnToken(uint32_t position, const request::SampledToken& token,
+               request::FinishReason finish) override {
     frame_.metrics.TokenSampled();
     v1::TokenBatch batch;
     batch.set_attempt(attempt_);

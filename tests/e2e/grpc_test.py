@@ -42,6 +42,12 @@ class GrpcTest(unittest.TestCase):
         self.assertEqual(done.usage.completion_tokens, 24)
         self.assertEqual(len({tuple(t) for t in done.tokens.values()}), 3)
 
+    def test_hashes_of_logits_come_when_asked_for(self):
+        self.assertEqual(self.client.complete(text="hash me", max_tokens=3, ignore_eos=True).hashes, {0: []})
+        done = self.client.complete(text="hash me", max_tokens=3, choices=2, ignore_eos=True, logits_hash=True)
+        self.assertEqual([len(set(hashes)) for hashes in done.hashes.values()], [3, 3])
+        self.assertEqual(done.hashes[0], done.hashes[1])  # greedy: equal choices
+
     def test_stop_strings_end_the_text_and_are_left_out(self):
         whole = self.client.complete(text="stop test", max_tokens=60, ignore_eos=True).text[0]
         stop = whole[20:23]

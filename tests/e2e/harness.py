@@ -103,10 +103,10 @@ class Client:
 
 
 class Completion:
-    """A finished stream: tokens, text and finish reason of each choice; usage."""
+    """A finished stream: tokens, text, finish reason and hashes of the logits of each choice; usage."""
 
     def __init__(self, stream):
-        self.tokens, self.text, self.finish, self.usage, self.start = {}, {}, {}, None, None
+        self.tokens, self.hashes, self.text, self.finish, self.usage, self.start = {}, {}, {}, {}, None, None
         for message in stream:
             if message.HasField("start"):
                 self.start = message.start
@@ -114,6 +114,7 @@ class Completion:
                 tokens = self.tokens.setdefault(delta.index, [])
                 assert delta.position == len(tokens), (delta.position, len(tokens))
                 tokens += delta.token_ids
+                self.hashes.setdefault(delta.index, []).extend(delta.logits_hashes)
                 self.text[delta.index] = self.text.get(delta.index, "") + delta.text
                 self.finish[delta.index] = delta.finish_reason or self.finish.get(delta.index)
             if message.HasField("usage"):

@@ -12,8 +12,8 @@ class Recorder final : public engine::EngineEvents {
   void OnPagesFinal(SequenceId, std::vector<engine::FinalPage>, int, int) override {}
   void OnPromptDone(SequenceId, const std::optional<request::SampledToken>&,
                     request::FinishReason) override {}
-  void OnToken(SequenceId, uint32_t, const request::SampledToken& token, request::FinishReason,
-               uint64_t) override {
+  void OnToken(SequenceId, uint32_t, const request::SampledToken& token,
+               request::FinishReason) override {
     tokens.push_back(token.token);
   }
   void OnFinished(SequenceId, const absl::Status& status, const engine::SequenceStats&) override {

@@ -74,11 +74,10 @@ class SimClient::DecodeSender final : public handoff::DecodeEvents {
                             l->OnStarted(held_tokens, bytes, transport);
                           });
   }
-  void OnToken(uint32_t position, const request::SampledToken& token, request::FinishReason finish,
-               uint64_t logits_hash) override {
-    client_.net_.ToRouter(stream_, [l = listener_, position, token, finish, logits_hash] {
-      l->OnToken(position, token, finish, logits_hash);
-    });
+  void OnToken(uint32_t position, const request::SampledToken& token,
+               request::FinishReason finish) override {
+    client_.net_.ToRouter(
+        stream_, [l = listener_, position, token, finish] { l->OnToken(position, token, finish); });
   }
   void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) override {
     stream_->on_abandoned = nullptr;
