@@ -43,7 +43,8 @@ struct FlowSummary {
   uint32_t predicted_cached_tokens = 0;
 };
 
-// Called on the flow's loop, never from within a call to the flow.
+// Called on the flow's loop. Start calls none of them. Finish and OnWorkerLost may call OnDone
+// before they return, so their caller must be ready for it; OnToken may itself call Finish.
 class FlowEvents {
  public:
   virtual ~FlowEvents() = default;
@@ -78,9 +79,11 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
   ~RequestFlow();
 
   void Start();
-  // The client left (CANCELLED) or its stop string matched (OK). OnDone follows with `status`.
+  // The client left (CANCELLED) or its stop string matched (OK). OnDone has come with `status` on
+  // return, unless it came before.
   void Finish(const absl::Status& status);
-  // The named worker is gone: what runs there fails now rather than when its streams notice.
+  // The named worker is gone: what runs there fails now rather than when its streams notice. OnDone
+  // may come before this returns.
   void OnWorkerLost(const WorkerId& worker);
 
   request::Phase phase() const { return phase_; }

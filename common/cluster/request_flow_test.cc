@@ -97,8 +97,10 @@ class RecordingEvents final : public FlowEvents {
  public:
   void OnPlaced(const PlacementDecision&, Id128, Id128) override { ++placed; }
   void OnToken(uint32_t position, const SampledToken& token, FinishReason) override {
+    EXPECT_FALSE(done);
     EXPECT_EQ(position, tokens.size());
     tokens.push_back(token.token);
+    if (on_token) on_token();
   }
   void OnDone(const absl::Status& result, const FlowSummary& s) override {
     EXPECT_FALSE(done);
@@ -111,6 +113,7 @@ class RecordingEvents final : public FlowEvents {
   bool done = false;
   absl::Status status;
   FlowSummary summary;
+  std::function<void()> on_token;
 };
 
 class RequestFlowTest : public ::testing::Test {
@@ -481,6 +484,48 @@ TEST_F(RequestFlowTest, CancelAndDeadlineEndEverything) {
   flow->Finish(absl::CancelledError("client left"));
   EXPECT_TRUE(absl::IsCancelled(events_.status));
   EXPECT_TRUE(client_.running.size() <= 1u);  // the prefill call had ended by itself
+  ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, DoneComesBeforeFinishReturnsAlsoFromWithinAToken) {
+  auto flow = Start();
+  events_.on_token = [&] {
+    if (events_.tokens.size() < 3) return;
+    flow->Finish(absl::OkStatus());
+    EXPECT_TRUE(events_.done);
+  };
+  Serve(8);  // five more tokens that were under way
+  EXPECT_TRUE(events_.done && events_.status.ok());
+  EXPECT_EQ(events_.tokens.size(), 3u);
+  flow->Finish(absl::CancelledError("again"));
+  EXPECT_TRUE(events_.status.ok());
+  ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, FinishFromWithinAFirstTokenDropsThoseThatOvertookIt) {
+  auto flow = Start();
+  client_.decodes[0].events->OnStarted(0, 0, "test");
+  client_.decodes[0].events->OnToken(1, Token(101), FinishReason::kNone);
+  events_.on_token = [&] { flow->Finish(absl::CancelledError("the client left")); };
+  client_.prefills[0].events->OnFirstToken(Token(100), FinishReason::kNone);
+  EXPECT_TRUE(absl::IsCancelled(events_.status));
+  EXPECT_EQ(events_.tokens.size(), 1u);
+  EXPECT_TRUE(client_.running.empty());
+  ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, StartTellsNothingAndTheLossOfTheLastWorkerMayEndTheFlowAtOnce) {
+  retry_.attempts_max = 1;
+  FlowEnvironment once{loop_, client_, directory_, random_, budget_, retry_, std::move(env_.place)};
+  FlowSpec spec;
+  spec.prompt = {1, 2, 3};
+  auto flow = RequestFlow::Create(once, std::move(spec), events_);
+  flow->Start();
+  EXPECT_FALSE(events_.placed > 0 || events_.done);
+  world_.RunFor(absl::ZeroDuration());
+  ASSERT_EQ(client_.decodes.size(), 1u);
+  flow->OnWorkerLost(client_.decodes[0].worker);
+  EXPECT_TRUE(events_.done);
   ExpectNothingHeld();
 }
 
