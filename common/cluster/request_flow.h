@@ -15,6 +15,7 @@
 #include "cluster/placement.h"
 #include "cluster/retry_policy.h"
 #include "cluster/worker_client.h"
+#include "kv/block_key.h"
 #include "request/phase.h"
 #include "request/sampling.h"
 
@@ -24,6 +25,8 @@ struct FlowSpec {
   handoff::CallContext context;  // attempt is set by the flow
   std::string model;
   std::vector<request::TokenId> prompt;
+  // For whoever places; shared by the sequences of one prompt, on one loop.
+  std::shared_ptr<kv::PromptKeys> keys = std::make_shared<kv::PromptKeys>();
   request::SamplingParams sampling;
   WorkerId affine_prefill;
   WorkerId affine_decode;

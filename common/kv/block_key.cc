@@ -56,4 +56,15 @@ std::vector<BlockKey> BlockKeys(const CacheDomain& domain, const KeyContext& con
   return keys;
 }
 
+const std::vector<BlockKey>& PromptKeys::Of(const CacheDomain& domain, const KeyContext& context,
+                                            absl::Span<const int32_t> tokens,
+                                            uint32_t page_tokens) {
+  for (const List& list : lists_) {
+    if (list.page_tokens == page_tokens && list.context == context) return list.keys;
+  }
+  return lists_
+      .emplace_back(List{context, page_tokens, BlockKeys(domain, context, tokens, page_tokens)})
+      .keys;
+}
+
 }  // namespace sluice::kv

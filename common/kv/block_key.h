@@ -33,11 +33,32 @@ struct KeyContext {
   Id128 numerics_id;
   Id128 layout_hash;
   std::string adapter;  // empty: none
+  friend bool operator==(const KeyContext&, const KeyContext&) = default;
 };
 
 // Keys of the full blocks of `tokens`, in order; each depends on all tokens up to the end of its block.
 // HMAC-SHA-256 chain cut to 128 bits, every field length-prefixed. Cost: one HMAC a block.
 std::vector<BlockKey> BlockKeys(const CacheDomain& domain, const KeyContext& context,
                                 absl::Span<const int32_t> tokens, uint32_t page_tokens);
+
+// Remembers the keys of one prompt in one domain, so that each kind of worker costs its HMACs once.
+// Owned by one thread.
+class PromptKeys {
+ public:
+  // As BlockKeys. `domain` and `tokens` must be the same in every call. The reference is valid
+  // until the next one.
+  const std::vector<BlockKey>& Of(const CacheDomain& domain, const KeyContext& context,
+                                  absl::Span<const int32_t> tokens, uint32_t page_tokens);
+  // Lists computed so far.
+  size_t lists() const { return lists_.size(); }
+
+ private:
+  struct List {
+    KeyContext context;
+    uint32_t page_tokens;
+    std::vector<BlockKey> keys;
+  };
+  std::vector<List> lists_;  // a cluster has a few kinds
+};
 
 }  // namespace sluice::kv

@@ -89,6 +89,19 @@ TEST_F(PrefixIndexTest, AKeyDependsOnEverythingBeforeIt) {
   EXPECT_EQ(BlockKeys(domain, {}, absl::MakeConstSpan(tokens).first(95), 32).size(), 2u);
 }
 
+TEST_F(PrefixIndexTest, ThePromptsKeysAreComputedOnceForEachKindOfWorker) {
+  const std::vector<int32_t> tokens(200, 1);
+  const auto domain = CacheDomain::Derive("secret", tenant_, "");
+  PromptKeys keys;
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(keys.Of(domain, {}, tokens, 32), BlockKeys(domain, {}, tokens, 32));
+    EXPECT_EQ(keys.Of(domain, {{1, 0}, {}, {}, ""}, tokens, 32),
+              BlockKeys(domain, {{1, 0}, {}, {}, ""}, tokens, 32));
+    EXPECT_EQ(keys.Of(domain, {}, tokens, 64), BlockKeys(domain, {}, tokens, 64));
+  }
+  EXPECT_EQ(keys.lists(), 3u);
+}
+
 TEST_F(PrefixIndexTest, EvictsLeastRecentlyUsedLeavesAndNeverPagesInUse) {
   const auto old = Keys("a", 0, 3);
   const auto recent = Keys("a", 1000, 3);

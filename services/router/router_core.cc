@@ -294,7 +294,8 @@ void RouterCore::Place(const cluster::PlacementQuery& query, const cluster::Flow
                 });
 }
 
-// One list of keys for each kind of worker: equal weights, numerics and layout name blocks alike.
+// One list of keys for each kind of worker: equal weights, numerics and layout name blocks alike. A
+// request asks again with every attempt, and while it waits for room.
 v1::LookupRequest RouterCore::LookupFor(const cluster::FlowSpec& spec) const {
   v1::LookupRequest request;
   request.set_tenant(spec.context.tenant.value());
@@ -305,7 +306,8 @@ v1::LookupRequest RouterCore::LookupFor(const cluster::FlowSpec& spec) const {
     v1::KeyList* list = request.add_lists();
     list->set_numerics_id(d.numerics_id.ToBytes());
     const kv::KeyContext context{d.model_digest, d.numerics_id, d.layout_hash, ""};
-    for (const kv::BlockKey& key : kv::BlockKeys(*spec.context.domain, context, spec.prompt, d.page_tokens)) {
+    for (const kv::BlockKey& key :
+         spec.keys->Of(*spec.context.domain, context, spec.prompt, d.page_tokens)) {
       list->add_keys(key.value().ToBytes());
     }
   }

@@ -179,7 +179,7 @@ void SimRouter::Place(const cluster::PlacementQuery& query, const cluster::FlowS
   const std::vector<cluster::WorkerState> workers = directory_.Workers();
   if (spec.context.domain.has_value() && !workers.empty()) {
     const cluster::WorkerDescription& any = workers.front().description;
-    keys = kv::BlockKeys(*spec.context.domain,
+    keys = spec.keys->Of(*spec.context.domain,
                          {any.model_digest, any.numerics_id, any.layout_hash, ""}, spec.prompt,
                          any.page_tokens);
   }
