@@ -138,6 +138,8 @@ void RequestFlow::StartAttempt(PlacementDecision decision) {
   attempt_.number = ++dispatches_;
   ++summary_.attempts;
   attempt_.decision = std::move(decision);
+  tried_.insert(attempt_.decision.decode);
+  if (attempt_.decision.split) tried_.insert(attempt_.decision.prefill);
   summary_.split = attempt_.decision.split;
   summary_.prefill = attempt_.decision.prefill;
   summary_.decode = attempt_.decision.decode;
@@ -354,9 +356,11 @@ void RequestFlow::Fail(const WorkerId& worker, const absl::Status& status) {
   if (kind == FailureKind::kSuspect || failures_ > 0) excluded_.push_back(worker);
   ++failures_;
   if (emitted_.empty()) {
-    if (summary_.attempts >= env_.retry.attempts_max || !env_.budget.Take()) return End(status);
+    if (summary_.attempts >= env_.retry.attempts_max) return GiveUp(GaveUp::kAttempts, status);
+    if (!env_.budget.Take()) return GiveUp(GaveUp::kBudget, status);
   } else {
-    if (summary_.migrations >= env_.retry.migrations_max) return End(status);
+    if (summary_.migrations >= env_.retry.migrations_max)
+      return GiveUp(GaveUp::kMigrations, status);
     ++summary_.migrations;
   }
   SetPhase(Phase::kPlaced);
@@ -367,8 +371,7 @@ void RequestFlow::Fail(const WorkerId& worker, const absl::Status& status) {
 
 void RequestFlow::WaitForRoom(const absl::Status& status) {
   if (env_.loop.clock().Now() - waiting_since_ >= env_.retry.queue_wait_max) {
-    return End(absl::Status(status.code(), absl::StrCat("waited ", absl::FormatDuration(env_.retry.queue_wait_max),
-                                                        " for a worker: ", status.message())));
+    return GiveUp(GaveUp::kWait, status);
   }
   RunAfter(Backoff(env_.retry, 0, env_.random), &RequestFlow::PlaceAgain);
 }
@@ -395,6 +398,11 @@ void RequestFlow::Unbook(bool prefill) {
   env_.directory.Finished(prefill ? attempt_.decision.prefill : attempt_.decision.decode, prefill, spec_.prompt.size());
 }
 
+void RequestFlow::GiveUp(GaveUp why, const absl::Status& last_failure) {
+  summary_.gave_up = why;
+  End(last_failure);
+}
+
 void RequestFlow::End(const absl::Status& status) {
   if (IsTerminal(phase_)) return;
   const auto keep_alive = shared_from_this();
@@ -408,6 +416,7 @@ void RequestFlow::End(const absl::Status& status) {
   SetPhase(status.ok() ? Phase::kDone : absl::IsCancelled(status) ? Phase::kCancelled : Phase::kFailed);
   summary_.usage.prompt_tokens = static_cast<uint32_t>(spec_.prompt.size());
   summary_.usage.completion_tokens = tokens_emitted();
+  summary_.workers_tried = static_cast<uint32_t>(tried_.size());
   events_.OnDone(status, summary_);
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "base/loop.h"
@@ -35,10 +36,21 @@ struct FlowSpec {
   Id128 decode_numerics;
 };
 
+// Why a request that was in order was given up: what was used up.
+enum class GaveUp {
+  kNo,
+  kAttempts,    // RetryOptions::attempts_max
+  kBudget,      // the router's retry budget
+  kMigrations,  // RetryOptions::migrations_max
+  kWait,        // RetryOptions::queue_wait_max
+};
+
 struct FlowSummary {
   request::Usage usage;
   uint32_t attempts = 0;
   uint32_t migrations = 0;
+  uint32_t workers_tried = 0;  // different ones, of either role
+  GaveUp gave_up = GaveUp::kNo;
   bool split = false;
   WorkerId prefill;
   WorkerId decode;
@@ -55,7 +67,8 @@ class FlowEvents {
   virtual void OnPlaced(const PlacementDecision& decision, Id128 prefill_numerics, Id128 decode_numerics) = 0;
   // Positions are consecutive from 0 whatever happened behind; the last token carries the finish reason.
   virtual void OnToken(uint32_t position, const request::SampledToken& token, request::FinishReason finish) = 0;
-  // Exactly once, last. OK only after a token with a finish reason.
+  // Exactly once, last. OK only after a token with a finish reason. When the summary says that the
+  // flow gave up, `status` is the last failure as a worker or its connection reported it.
   virtual void OnDone(const absl::Status& status, const FlowSummary& summary) = 0;
 };
 
@@ -135,6 +148,7 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
   void WaitForRoom(const absl::Status& status);
   void Unbook(bool prefill);
   void DropAttempt();
+  void GiveUp(GaveUp why, const absl::Status& last_failure);
   void End(const absl::Status& status);
   void SetPhase(request::Phase phase);
   void RunAfter(absl::Duration delay, void (RequestFlow::*step)());
@@ -146,6 +160,7 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
   Attempt attempt_;
   std::vector<request::TokenId> emitted_;
   std::vector<WorkerId> excluded_;
+  absl::flat_hash_set<WorkerId> tried_;
   Id128 prefill_numerics_;
   Id128 decode_numerics_;
   FlowSummary summary_;

@@ -454,7 +454,7 @@ TEST_F(RequestFlowTest, WaitingForRoomEndsAfterTheQueueWait) {
   world_.RunFor(absl::Seconds(40));
   EXPECT_TRUE(events_.done);
   EXPECT_EQ(events_.status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(events_.status.message()), ::testing::HasSubstr("waited 30s"));
+  EXPECT_EQ(events_.summary.gave_up, GaveUp::kWait);
   ExpectNothingHeld();
 }
 
@@ -468,13 +468,36 @@ TEST_F(RequestFlowTest, AttemptsAndMigrationsAreLimited) {
   EXPECT_TRUE(events_.done);
   EXPECT_EQ(events_.status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(events_.summary.attempts, 3u);
+  EXPECT_EQ(events_.summary.gave_up, GaveUp::kAttempts);
+  EXPECT_EQ(events_.summary.workers_tried, 4u);
   ExpectNothingHeld();
+}
+
+TEST_F(RequestFlowTest, AStreamThatBreaksTooOftenIsGivenUp) {
+  auto flow = Start();
+  for (uint32_t tokens = 1; !events_.done; ++tokens) {
+    Serve(tokens);
+    client_.decodes.back().events->OnEnd(absl::UnavailableError("killed"), {});
+    world_.RunFor(absl::Seconds(2));
+  }
+  EXPECT_EQ(events_.summary.gave_up, GaveUp::kMigrations);
+  EXPECT_EQ(events_.summary.migrations, 3u);
+  EXPECT_EQ(events_.status.message(), "killed");
+}
+
+TEST_F(RequestFlowTest, WithoutRetryBudgetTheFirstFailureIsTheLast) {
+  while (budget_.Take()) {
+  }
+  auto flow = Start();
+  client_.prefills[0].events->OnEnd(absl::UnavailableError("gone"), {}, 0);
+  EXPECT_EQ(events_.summary.gave_up, GaveUp::kBudget);
 }
 
 TEST_F(RequestFlowTest, TheRequestsOwnFaultIsNotRetried) {
   auto flow = Start();
   client_.prefills[0].events->OnEnd(absl::InvalidArgumentError("bad"), {}, 0);
   EXPECT_EQ(events_.status.message(), "bad");
+  EXPECT_EQ(events_.summary.gave_up, GaveUp::kNo);
   EXPECT_EQ(client_.prefills.size(), 1u);
 }
 

@@ -104,6 +104,8 @@ void SetDetail(absl::Status* status, const v1::ErrorDetail& detail) {
   status->SetPayload(kPayloadUrl, absl::Cord(detail.SerializeAsString()));
 }
 
+bool HasDetail(const absl::Status& status) { return status.GetPayload(kPayloadUrl).has_value(); }
+
 v1::ErrorDetail DetailOf(const absl::Status& status) {
   v1::ErrorDetail detail;
   const auto payload = status.GetPayload(kPayloadUrl);

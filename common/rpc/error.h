@@ -29,6 +29,7 @@ absl::StatusCode CodeOfReason(v1::ErrorReason reason);
 v1::ErrorReason ReasonOfCode(absl::StatusCode code);
 bool RetryableByDefault(v1::ErrorReason reason);
 
+bool HasDetail(const absl::Status& status);
 // Sets or replaces the detail. Does nothing to an OK status.
 void SetDetail(absl::Status* status, const v1::ErrorDetail& detail);
 // The detail, or one derived from the code when there is none (or the payload is damaged).

@@ -55,6 +55,7 @@ TEST(StatusMap, CarriesThePublicGoogleDetails) {
   v1::RpcErrorInfo info;
   ASSERT_TRUE(info.ParseFromString(rpc.details(1).value()));
   EXPECT_EQ(info.reason(), "RATE_LIMITED");
+  EXPECT_EQ(info.metadata().at("retryable"), "true");
   EXPECT_EQ(rpc.details(2).type_url(), "type.googleapis.com/google.rpc.RetryInfo");
   v1::RpcRetryInfo retry;
   ASSERT_TRUE(retry.ParseFromString(rpc.details(2).value()));
@@ -67,6 +68,24 @@ TEST(StatusMap, DamagedDetailsLeaveCodeAndMessage) {
   EXPECT_EQ(received.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(received.message(), "stale");
   EXPECT_EQ(DetailOf(received).reason(), v1::STALE_LEASE);
+}
+
+TEST(StatusMap, WhatGrpcSaysOfItselfIsPutInPlainWords) {
+  const std::string raw =
+      "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9: Connection "
+      "refused";
+  for (int code = 1; code <= 16; ++code) {
+    const absl::Status plain =
+        InPlainWords(absl::Status(static_cast<absl::StatusCode>(code), raw), "worker d0");
+    EXPECT_EQ(static_cast<int>(plain.code()), code);
+    EXPECT_TRUE(absl::StartsWith(plain.message(), "worker d0 ")) << plain.message();
+    EXPECT_FALSE(absl::StrContains(plain.message(), "ipv4")) << plain.message();
+    EXPECT_TRUE(absl::StrContains(plain.ToString(), "Connection refused"))
+        << "lost for the log: " << plain;
+  }
+  const absl::Status own = MakeError(v1::OVERLOADED, "no pages");
+  EXPECT_EQ(InPlainWords(FromGrpc(ToGrpc(own)), "worker d0").message(), "no pages");
+  EXPECT_TRUE(InPlainWords(absl::OkStatus(), "worker d0").ok());
 }
 
 TEST(StatusMap, LongMessagesAreCutBetweenCharacters) {

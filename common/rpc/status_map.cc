@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "rpc/error.h"
 #include "sluice/v1/rpc_status.pb.h"
 
@@ -18,6 +20,8 @@ void AddDetail(v1::RpcStatus* status, absl::string_view url, const google::proto
   any->set_type_url(std::string(url));
   any->set_value(message.SerializeAsString());
 }
+
+constexpr char kGrpcTextUrl[] = "sluice/grpc";
 
 // Cuts at a character boundary: a gRPC message must be valid UTF-8.
 std::string Cut(absl::string_view text) {
@@ -39,6 +43,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
   v1::RpcErrorInfo info;
   info.set_reason(v1::ErrorReason_Name(detail.reason()));
   info.set_domain("sluice");
+  (*info.mutable_metadata())["retryable"] = detail.retryable() ? "true" : "false";
   if (!detail.source().empty()) (*info.mutable_metadata())["source"] = detail.source();
   if (!detail.request_id().empty()) (*info.mutable_metadata())["request_id"] = detail.request_id();
   AddDetail(&rpc, kErrorInfoUrl, info);
@@ -70,6 +75,33 @@ absl::Status FromGrpc(const grpc::Status& status) {
     }
   }
   return result;
+}
+
+absl::Status InPlainWords(const absl::Status& status, absl::string_view peer) {
+  if (status.ok() || HasDetail(status)) return status;
+  absl::string_view words = "broke the connection";
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      words = "cannot be reached, or its connection broke";
+      break;
+    case absl::StatusCode::kCancelled:
+      words = "ended the call";
+      break;
+    case absl::StatusCode::kDeadlineExceeded:
+      words = "did not answer in time";
+      break;
+    case absl::StatusCode::kUnimplemented:
+      words = "does not know the call: it is of another version";
+      break;
+    case absl::StatusCode::kResourceExhausted:
+      words = "refused a message as too large";
+      break;
+    default:
+      break;
+  }
+  absl::Status plain(status.code(), absl::StrCat(peer, " ", words));
+  plain.SetPayload(kGrpcTextUrl, absl::Cord(status.message()));
+  return plain;
 }
 
 }  // namespace sluice::rpc

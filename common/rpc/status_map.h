@@ -3,6 +3,7 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "grpcpp/support/status.h"
 
 namespace sluice::rpc {
@@ -13,5 +14,10 @@ inline constexpr size_t kStatusMessageBytesMax = 2048;
 grpc::Status ToGrpc(const absl::Status& status);
 // Damaged or missing details are no error: the code and message stand alone then.
 absl::Status FromGrpc(const grpc::Status& status);
+
+// For a status that came from `peer` ("worker decode-0"): services always send a detail, so one
+// without was made by gRPC itself, whose text is about sockets and frames. It is replaced by plain
+// words, and kept as a payload that logs show.
+absl::Status InPlainWords(const absl::Status& status, absl::string_view peer);
 
 }  // namespace sluice::rpc

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/error.h"
+#include "services/router/client_error.h"
 
 namespace sluice::router {
 
@@ -191,7 +192,7 @@ void Generation::OnChoiceDone(uint32_t index, const absl::Status& status, const 
     usage.set_prompt_tokens(summary.usage.prompt_tokens);
     usage.set_cached_tokens(summary.usage.cached_tokens);
   }
-  if (!status.ok()) return End(status);
+  if (!status.ok()) return End(ClientError(status, summary, env_.retry));
   if (++choices_done_ == choices_.size()) {
     v1::GenerateResponse last;
     *last.mutable_usage() = usage;

@@ -10,6 +10,7 @@
 #include "rpc/channel_pool.h"
 #include "rpc/client_call.h"
 #include "rpc/domain.h"
+#include "rpc/status_map.h"
 #include "sluice/v1/decode.grpc.pb.h"
 #include "sluice/v1/prefill.grpc.pb.h"
 
@@ -20,6 +21,16 @@ using LoadCallback = std::function<void(const WorkerId&, Incarnation, const clus
 
 // Given to the worker beyond the request's deadline, so that its own typed answer wins over gRPC's.
 constexpr absl::Duration kDeadlineSlack = absl::Seconds(2);
+
+absl::Status FromWorker(const WorkerId& worker, const absl::Status& status) {
+  return rpc::InPlainWords(status, absl::StrCat("worker ", worker.value()));
+}
+
+// A reply that cannot be read is the worker's fault, never the request's.
+absl::Status Nonsense(const WorkerId& worker, const absl::Status& status) {
+  return absl::InternalError(
+      absl::StrCat("worker ", worker.value(), " sent nonsense: ", status.message()));
+}
 
 struct WorkerStub {
   Incarnation incarnation;
@@ -154,7 +165,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
       loop_->Post([shared = shared_, status] {
         shared->state->calls.erase(shared->id);
         if (shared->state->closed) return;
-        End(*shared, shared->refused.ok() ? status : shared->refused);
+        End(*shared, shared->refused.ok() ? FromWorker(shared->worker, status) : shared->refused);
         shared->events.reset();
       });
     }
@@ -213,7 +224,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
       if (batch.has_load()) ReportLoad(shared, batch.load());
     }
     static void Refuse(Shared& shared, const absl::Status& status) {
-      shared.refused = absl::InternalError(absl::StrCat("worker ", shared.worker.value(), ": ", status.message()));
+      shared.refused = Nonsense(shared.worker, status);
       const auto found = shared.state->calls.find(shared.id);
       if (found != shared.state->calls.end()) found->second->Cancel();
     }
@@ -265,9 +276,11 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
          convert](absl::StatusOr<Response> response) {
           loop->Post([worker, incarnation, state, shared_done, convert, response = std::move(response)] {
             if (state->closed) return;
-            if (!response.ok()) return (*shared_done)(response.status());
+            if (!response.ok()) return (*shared_done)(FromWorker(worker, response.status()));
             state->on_load(worker, incarnation, rpc::ToLoad(response->load()));
-            (*shared_done)(convert(*response));
+            auto result = convert(*response);
+            if (result.ok()) return (*shared_done)(std::move(result));
+            (*shared_done)(Nonsense(worker, result.status()));
           });
         });
   }

@@ -1,0 +1,80 @@
+#include "services/router/client_error.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "rpc/error.h"
+
+namespace sluice::router {
+namespace {
+
+constexpr absl::Duration kRetryAfter = absl::Seconds(1);
+
+std::string Count(uint32_t count, absl::string_view what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
+// "decode/decode-0: no pages" or, when the message names its source itself, the message.
+std::string CauseOf(const absl::Status& status) {
+  const std::string source = rpc::DetailOf(status).source();
+  return source.empty() ? std::string(status.message())
+                        : absl::StrCat(source, ": ", status.message());
+}
+
+bool MayPass(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status);
+}
+
+}  // namespace
+
+absl::Status ClientError(const absl::Status& status, const cluster::FlowSummary& summary,
+                         const cluster::RetryOptions& retry) {
+  if (status.ok()) return status;
+  const std::string cause = CauseOf(status);
+  const std::string tried = absl::StrCat(Count(summary.attempts, "attempt"), " on ",
+                                         Count(summary.workers_tried, "worker"));
+  const rpc::ErrorOptions soon{.retry_after = kRetryAfter};
+  switch (summary.gave_up) {
+    case cluster::GaveUp::kNo:
+      if (MayPass(status)) return status;
+      return rpc::MakeError(
+          v1::WORKER_FAILED,
+          absl::StrCat("a worker refused what the router asked of it: ", cause,
+                       "; the cluster is at fault, not the request: tell its operator"));
+    case cluster::GaveUp::kAttempts:
+      return rpc::MakeError(v1::WORKER_FAILED,
+                            absl::StrCat("given up after ", tried, "; last failure: ", cause,
+                                         "; try again in a moment"),
+                            soon);
+    case cluster::GaveUp::kBudget:
+      return rpc::MakeError(v1::WORKER_FAILED,
+                            absl::StrCat("given up after ", tried,
+                                         " because too many requests are being retried just now; "
+                                         "last failure: ",
+                                         cause, "; try again in a moment"),
+                            soon);
+    case cluster::GaveUp::kMigrations:
+      return rpc::MakeError(
+          v1::WORKER_FAILED,
+          absl::StrCat("the stream broke after ", Count(summary.usage.completion_tokens, "token"),
+                       " and had been moved ", Count(summary.migrations, "time"), " before, over ",
+                       Count(summary.workers_tried, "worker"), "; last failure: ", cause,
+                       "; resume it from there, or try again"));
+    case cluster::GaveUp::kWait:
+      break;
+  }
+  const std::string waited = absl::FormatDuration(retry.queue_wait_max);
+  if (absl::IsResourceExhausted(status)) {
+    return rpc::MakeError(v1::OVERLOADED,
+                          absl::StrCat("no worker had room within ", waited, ": ", cause,
+                                       "; try again later, or ask for fewer tokens"),
+                          soon);
+  }
+  return rpc::MakeError(v1::NO_READY_WORKERS,
+                        absl::StrCat("no worker could take the request within ", waited, ", after ",
+                                     tried, ": ", cause, "; try again once workers are up"),
+                        soon);
+}
+
+}  // namespace sluice::router

@@ -1,0 +1,144 @@
+// The router with the real gRPC client against workers that cannot serve: what its clients hear.
+#include "services/router/router_core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/bounded_queue.h"
+#include "engine/toy_model.h"
+#include "grpcpp/support/server_callback.h"
+#include "rpc/domain.h"
+#include "rpc/error.h"
+#include "rpc/server.h"
+#include "services/router/grpc_worker_client.h"
+#include "services/router/telemetry_metrics.h"
+#include "sluice/v1/prefill.grpc.pb.h"
+
+namespace sluice::router {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Answers every call with one status that no Sluice service made.
+class RefusingWorker final : public v1::Prefill::CallbackService {
+ public:
+  explicit RefusingWorker(grpc::Status status) : status_(std::move(status)) {}
+  grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext* context, const v1::AdmitRequest*,
+                                  v1::AdmitReply*) override {
+    auto* reactor = context->DefaultReactor();
+    reactor->Finish(status_);
+    return reactor;
+  }
+
+ private:
+  const grpc::Status status_;
+};
+
+class QueueSink final : public rpc::GenerationSink {
+ public:
+  explicit QueueSink(BoundedQueue<absl::Status>& ends) : ends_(ends) {}
+  bool OnMessage(v1::GenerateResponse) override { return true; }
+  void OnEnd(const absl::Status& status) override { ends_.TryPush(absl::Status(status)); }
+
+ private:
+  BoundedQueue<absl::Status>& ends_;
+};
+
+class RouterCoreTest : public testing::Test {
+ protected:
+  RouterCoreTest() {
+    RouterOptions options;
+    options.no_auth = true;
+    options.placement.split = cluster::SplitMode::kAlways;
+    options.retry.backoff_max = absl::Milliseconds(50);
+    core_ = std::make_unique<RouterCore>(
+        std::move(options), *loop_, *text_loop_, random_, *metrics_, state_,
+        [this](cluster::Directory& directory) {
+          return MakeGrpcWorkerClient(
+              loop_, directory, [](const WorkerId&, Incarnation, const cluster::LoadReport&) {});
+        });
+  }
+  ~RouterCoreTest() override {
+    text_loop_->Stop();
+    loop_->Stop();
+  }
+
+  // Two workers of each role, all at one address.
+  void ShowWorkers(const std::string& address) {
+    v1::WorkerView view;
+    view.set_version(1);
+    const auto model = *engine::CreateToyModel({});
+    for (const char* name : {"prefill-0", "prefill-1", "decode-0", "decode-1"}) {
+      v1::WorkerEntry* entry = view.add_workers();
+      v1::WorkerInfo* info = entry->mutable_info();
+      info->set_worker_id(name);
+      info->set_incarnation(1);
+      info->set_role(name[0] == 'p' ? v1::PREFILL : v1::DECODE);
+      info->set_grpc_address(address);
+      info->set_model("toy");
+      info->set_model_path("toy");
+      info->set_model_digest(model->info().model_digest.ToBytes());
+      info->set_numerics_id(model->info().numerics_id.ToBytes());
+      *info->mutable_layout() = rpc::ToProto(model->info().layout);
+      entry->set_ready(true);
+    }
+    loop_->Post([this, view] { core_->OnView(view, true); });
+    // The model's text side is loaded on the text loop; a task behind it says when that is done.
+    BoundedQueue<int> loaded(1);
+    loop_->Post([&] { text_loop_->Post([&] { loaded.TryPush(1); }); });
+    ASSERT_TRUE(loaded.PopFor(absl::Seconds(30)).has_value());
+  }
+
+  absl::Status Ask() {
+    v1::GenerateRequest request;
+    request.set_request_id("r1");
+    request.set_text("hello");
+    request.set_max_tokens(4);
+    core_->Generate(std::move(request), {TenantId("t")}, std::make_unique<QueueSink>(ends_));
+    auto end = ends_.PopFor(absl::Seconds(60));
+    return end ? *end : absl::UnknownError("the request has not ended");
+  }
+
+  void ExpectWorkerFailed(const absl::Status& status, const std::string& cause) {
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    const v1::ErrorDetail detail = rpc::DetailOf(status);
+    EXPECT_EQ(detail.reason(), v1::WORKER_FAILED);
+    EXPECT_TRUE(detail.retryable());
+    EXPECT_EQ(detail.request_id(), "r1");
+    const std::string message(status.message());
+    EXPECT_THAT(message, HasSubstr("3 attempts on"));
+    EXPECT_THAT(message, HasSubstr(cause));
+    for (const char* raw : {"ipv4", "addresses", "recvmsg", "grpc"})
+      EXPECT_THAT(message, Not(HasSubstr(raw)));
+  }
+
+  const SystemClock clock_;
+  const std::shared_ptr<ThreadLoop> loop_ = *ThreadLoop::Start("router", clock_, 1000);
+  const std::unique_ptr<ThreadLoop> text_loop_ = *ThreadLoop::Start("text", clock_, 1000);
+  SecureRandom random_;
+  telemetry::Registry registry_;
+  const std::unique_ptr<RouterMetrics> metrics_ = MakeTelemetryMetrics(registry_);
+  rpc::ServiceState state_;
+  BoundedQueue<absl::Status> ends_{16};
+  std::unique_ptr<RouterCore> core_;
+};
+
+TEST_F(RouterCoreTest, WorkersThatCannotBeReachedAreNamedWithoutTheWordsOfGrpc) {
+  ShowWorkers("127.0.0.1:1");
+  ExpectWorkerFailed(Ask(), "cannot be reached");
+}
+
+TEST_F(RouterCoreTest, CodesBetweenServicesDoNotReachTheClient) {
+  for (const grpc::StatusCode code :
+       {grpc::StatusCode::NOT_FOUND, grpc::StatusCode::FAILED_PRECONDITION,
+        grpc::StatusCode::ABORTED}) {
+    RefusingWorker worker(grpc::Status(code, "grpc frame 7 of ipv4:1.2.3.4"));
+    const auto server = *rpc::Server::Start({}, {{v1::Prefill::service_full_name(), &worker}});
+    ShowWorkers(server->address());
+    ExpectWorkerFailed(Ask(), "broke the connection");
+  }
+}
+
+}  // namespace
+}  // namespace sluice::router
