@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bounded_queue.h"
 #include "grpcpp/channel.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "rpc/admin_service.h"
 #include "rpc/channel_pool.h"
@@ -220,6 +221,31 @@ TEST_F(StreamTest, MessagesAndMetadataOverTheLimitsAreRefused) {
   EXPECT_EQ(code_of(size_t{4} << 20, 10), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(code_of(10, 9 << 10), grpc::StatusCode::RESOURCE_EXHAUSTED);
   (*server)->Shutdown(absl::ZeroDuration());
+}
+
+TEST_F(StreamTest, ARequestThatIsNoMessageIsAnInvalidArgument) {
+  Serve({});
+  grpc::GenericStub raw(pool_.Get(server_->address()));
+  const auto status_of = [&](const std::string& method, const std::string& bytes) {
+    grpc::ClientContext context;
+    const grpc::Slice slice(bytes);
+    const grpc::ByteBuffer request(&slice, 1);
+    grpc::ByteBuffer reply;
+    const auto ends = MakeQueue<absl::Status>();
+    raw.UnaryCall(&context, method, {}, &request, &reply,
+                  [ends](const grpc::Status& status) { ends->TryPush(FromGrpc(status)); });
+    return ends->PopFor(kWait).value_or(absl::UnknownError("no answer"));
+  };
+  for (const std::string method : {"/sluice.v1.Decode/Release", "/sluice.v1.Decode/Generate"}) {
+    const absl::Status status = status_of(method, "\xff\xff\xff");
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_EQ(DetailOf(status).reason(), v1::INVALID_FIELD);
+    EXPECT_TRUE(absl::StrContains(status.message(), method)) << status;
+  }
+  EXPECT_TRUE(service_->streams.TryPop() == std::nullopt) << "the handler was asked";
+  // What nobody serves is still told apart from what cannot be read.
+  EXPECT_TRUE(absl::IsUnimplemented(status_of("/sluice.v1.Decode/Release", "")));
+  EXPECT_TRUE(absl::IsUnimplemented(status_of("/sluice.v1.Decode/Nothing", "")));
 }
 
 TEST(Server, AdminDrainsReportsAndArms) {

@@ -1,5 +1,7 @@
 #include "rpc/server.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "grpc/support/time.h"
@@ -11,6 +13,7 @@
 #include "grpcpp/server_builder.h"
 #include "rpc/library.h"
 #include "rpc/listen.h"
+#include "rpc/parse_errors.h"
 
 namespace sluice::rpc {
 namespace {
@@ -49,6 +52,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   int port = 0;
   builder.AddListeningPort(where.ToString(), grpc::InsecureServerCredentials(), &port);
   for (const ServedService& served : services) builder.RegisterService(served.service);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(MakeParseErrorInterceptor());
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   std::unique_ptr<Server> server(new Server(services));
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr || port == 0) {
