@@ -58,6 +58,7 @@ Connection::~Connection() {
   if (exchange_ != nullptr) exchange_->Detach();
   MutexLock lock(context_->mutex);
   context_->connections.erase(this);
+  context_->waiting.erase(wait_);
   if (context_->connections.empty()) context_->none_left.NotifyAll();
 }
 
@@ -88,7 +89,7 @@ void Connection::PostFlush() {
 }
 
 void Connection::PostAbort() {
-  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->Close(); });
+  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->Abort(); });
 }
 
 void Connection::PostIdleTimer(absl::Duration interval) {
@@ -102,6 +103,21 @@ void Connection::PostDrain() {
         (self->state_ == State::kHeader && self->buffer_.size() == 0))
       self->Close();
   });
+}
+
+void Connection::PostEvict() {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    if (self->state_ == State::kAnswer || self->state_ == State::kClosed) return;
+    ++self->context_->connections_evicted;
+    self->Close();
+  });
+}
+
+void Connection::BeginWait() {
+  MutexLock lock(context_->mutex);
+  context_->waiting.erase(wait_);
+  wait_ = ++context_->waits_begun;
+  context_->waiting.emplace(wait_, weak_from_this());
 }
 
 void Connection::NextRequest() {
@@ -257,7 +273,7 @@ void Connection::Dispatch() {
   request.request_id = SaneRequestId(id) ? std::string(id) : context_->random.NextId128().ToHex();
 
   state_ = State::kAnswer;
-  deadline_.Disarm();
+  ClearDeadline();
   ++context_->requests;
   exchange_ = std::make_shared<Exchange>(
       context_,
@@ -273,7 +289,7 @@ void Connection::Refuse(int status, absl::string_view message, absl::string_view
                         absl::string_view code, HttpHeaders headers) {
   ++context_->refused;
   state_ = State::kAnswer;
-  deadline_.Disarm();
+  ClearDeadline();
   buffer_.consume(buffer_.size());
   exchange_ = std::make_shared<Exchange>(
       context_, Framing{.request_id = context_->random.NextId128().ToHex(), .keep_alive = false},
@@ -295,7 +311,7 @@ void Connection::Flush() {
 void Connection::WriteSome() {
   writing_ = true;
   write_deadline_.Arm(context_->options.write_timeout,
-                      [self = shared_from_this()] { self->Close(); });
+                      [self = shared_from_this()] { self->Abort(); });
   socket_.async_write_some(
       asio::buffer(output_.data() + written_, output_.size() - written_),
       [self = shared_from_this()](Error error, size_t bytes) { self->OnWritten(error, bytes); });
@@ -333,15 +349,28 @@ void Connection::Close() {
   state_ = State::kClosed;
   Error ignored;
   socket_.close(ignored);
-  deadline_.Disarm();
+  ClearDeadline();
   write_deadline_.Disarm();
   idle_timer_.Disarm();
   if (exchange_ != nullptr) exchange_->Detach();
   exchange_.reset();
 }
 
+void Connection::Abort() {
+  Error ignored;
+  if (state_ == State::kAnswer) socket_.set_option(asio::socket_base::linger(true, 0), ignored);
+  Close();
+}
+
 void Connection::SetDeadline(absl::Duration timeout) {
+  BeginWait();
   deadline_.Arm(timeout, [self = shared_from_this()] { self->OnDeadline(); });
+}
+
+void Connection::ClearDeadline() {
+  deadline_.Disarm();
+  MutexLock lock(context_->mutex);
+  context_->waiting.erase(std::exchange(wait_, 0));
 }
 
 void Connection::OnDeadline() {

@@ -57,6 +57,11 @@ class Connection final : public ConnectionPort, public std::enable_shared_from_t
   void PostStart(bool refuse);
   // Any thread: closes when no answer is in progress.
   void PostDrain();
+  // Any thread: closes unless an answer is in progress by then; another connection needs the place.
+  void PostEvict();
+  // Puts this connection behind all others that wait for their clients. On the strand, or before it
+  // is started.
+  void BeginWait();
 
   void PostFlush() override;
   void PostAbort() override;
@@ -96,15 +101,20 @@ class Connection final : public ConnectionPort, public std::enable_shared_from_t
   void OnAnswered();
   void Linger();
   void Close();
+  // Closes. Where an answer is cut off, with a reset: it reaches even a client that does not read,
+  // and drops what the kernel still holds for it.
+  void Abort();
 
-  // Replaces the read deadline.
+  // The client has to do something: within `timeout`, and sooner when the place is needed.
   void SetDeadline(absl::Duration timeout);
+  void ClearDeadline();
   void OnDeadline();
   void ArmIdleTimer(absl::Duration interval);
 
   const std::shared_ptr<ServerContext> context_;
   boost::asio::ip::tcp::socket socket_;
   DeadlineTimer deadline_;
+  uint64_t wait_ = 0;  // in ServerContext::waiting; 0: does not wait. Guarded by its mutex
   DeadlineTimer write_deadline_;
   DeadlineTimer idle_timer_;
   // Apart from buffer_, which is consumed while a read is pending.

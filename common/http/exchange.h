@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -27,12 +28,16 @@ struct ServerContext {
   Clock& clock;
   SecureRandom random;
   std::atomic<bool> draining{false};  // connections close after the answer in progress
-  std::atomic<uint64_t> accepted{0}, connections_refused{0}, requests{0}, refused{0}, overflowed{0},
-      gone{0};
+  std::atomic<uint64_t> accepted{0}, connections_refused{0}, connections_evicted{0}, requests{0},
+      refused{0}, overflowed{0}, gone{0};
 
   Mutex mutex;
   CondVar none_left;
   absl::flat_hash_map<Connection*, std::weak_ptr<Connection>> connections SLUICE_GUARDED_BY(mutex);
+  // Those that wait for their client, the longest wait first: what is closed when a new connection
+  // needs the place.
+  absl::btree_map<uint64_t, std::weak_ptr<Connection>> waiting SLUICE_GUARDED_BY(mutex);
+  uint64_t waits_begun SLUICE_GUARDED_BY(mutex) = 0;
 };
 
 // What a connection can be asked for from any thread; each is carried out on the connection's

@@ -49,12 +49,14 @@ class AsioServer final : public HttpServer {
   std::vector<std::shared_ptr<Connection>> OpenConnections() const;
   // Waits until no connection is left; false when `timeout` ran out first.
   bool WaitForNone(absl::Duration timeout);
+  void OnAcceptFailed(Error error);
 
   const std::shared_ptr<ServerContext> context_;
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   tcp::acceptor acceptor_;
   DeadlineTimer accept_pause_;
+  bool accept_fails_ = false;  // on the acceptor's strand
   std::string address_;
   Mutex shutdown_mutex_;  // one Shutdown at a time
   std::vector<std::thread> threads_;
@@ -86,27 +88,44 @@ absl::Status AsioServer::Listen(const rpc::HostPort& where) {
 void AsioServer::Accept() {
   acceptor_.async_accept(asio::make_strand(io_), [this](Error error, tcp::socket socket) {
     if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
-    if (error) {
-      SLUICE_LOG(kWarning) << "cannot accept a connection" << Field("error", error.message());
-      return accept_pause_.Arm(kAcceptPause, [this] { Accept(); });
-    }
+    if (error) return OnAcceptFailed(error);
+    if (std::exchange(accept_fails_, false))
+      SLUICE_LOG(kInfo) << "connections are accepted again" << Field("address", address_);
     Serve(std::move(socket));
     Accept();
   });
 }
 
+// Told once, however long it lasts.
+void AsioServer::OnAcceptFailed(Error error) {
+  if (!std::exchange(accept_fails_, true)) {
+    SLUICE_LOG(kWarning) << "cannot accept connections; trying again" << Field("address", address_)
+                         << Field("every", kAcceptPause) << Field("error", error.message());
+  }
+  accept_pause_.Arm(kAcceptPause, [this] { Accept(); });
+}
+
 void AsioServer::Serve(tcp::socket socket) {
   ++context_->accepted;
   const auto connection = std::make_shared<Connection>(context_, std::move(socket));
+  const size_t connections_max = context_->options.connections_max;
   size_t open = 0;
+  std::shared_ptr<Connection> evicted;
   {
     MutexLock lock(context_->mutex);
     context_->connections.emplace(connection.get(), connection);
     open = context_->connections.size();
+    auto& waiting = context_->waiting;
+    while (open > connections_max && evicted == nullptr && !waiting.empty()) {
+      evicted = waiting.begin()->second.lock();
+      waiting.erase(waiting.begin());
+    }
   }
-  const bool refuse = open > context_->options.connections_max;
+  if (evicted != nullptr) evicted->PostEvict();
+  const bool refuse = open > connections_max && evicted == nullptr;
   if (refuse) ++context_->connections_refused;
-  if (open > context_->options.connections_max + kRefusalsMax) return;
+  if (refuse && open > connections_max + kRefusalsMax) return;
+  connection->BeginWait();
   connection->PostStart(refuse);
 }
 
@@ -151,6 +170,7 @@ HttpServerStats AsioServer::stats() const {
   HttpServerStats stats;
   stats.connections = context_->accepted;
   stats.connections_refused = context_->connections_refused;
+  stats.connections_evicted = context_->connections_evicted;
   stats.requests = context_->requests;
   stats.refused = context_->refused;
   stats.streams_overflowed = context_->overflowed;

@@ -23,7 +23,9 @@ struct HttpServerOptions {
   std::string listen = "127.0.0.1:0";
   bool insecure_anywhere = false;  // may listen beyond loopback
   int threads = 1;
-  size_t connections_max = 1024;  // over it new ones get 503
+  // Over it the connection that has waited longest for its client is closed, or, where all of them
+  // have an answer in progress, the new one gets 503.
+  size_t connections_max = 1024;
   size_t header_bytes_max = 16 << 10;
   size_t header_lines_max = 64;
   size_t body_bytes_max = 4 << 20;
@@ -98,6 +100,7 @@ struct HttpServerStats {
   uint64_t connections = 0;  // accepted
   uint64_t connections_open = 0;
   uint64_t connections_refused = 0;  // over connections_max
+  uint64_t connections_evicted = 0;  // closed in favour of a new one
   uint64_t requests = 0;             // given to the handler
   uint64_t refused = 0;             // answered by the server itself: malformed, too large, too slow
   uint64_t streams_overflowed = 0;  // cut for a slow reader

@@ -1,5 +1,6 @@
 #include "http/http_server.h"
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <thread>
@@ -179,14 +180,42 @@ TEST_F(HttpServerTest, ClientsThatAreTooSlowAreCutOff) {
 TEST_F(HttpServerTest, TooManyConnectionsAreToldSo) {
   Start({.connections_max = 1});
   HttpTestClient first = Connect();
-  EXPECT_EQ(first.Call("GET", "/echo").result_int(), 200u);
+  first.Request("GET", "/hold");
+  const Held held = NextHeld();
   HttpTestClient second = Connect();
   const HttpAnswer answer = second.Read();
   EXPECT_EQ(answer.result_int(), 503u);
   EXPECT_EQ(answer["Retry-After"], "1");
   EXPECT_EQ(second.ReadAll(), "");
+  held.responder->Reply({});
+  EXPECT_EQ(first.Read().result_int(), 200u);
   EXPECT_EQ(first.Call("GET", "/echo").result_int(), 200u);
   EXPECT_EQ(server_->stats().connections_refused, 1u);
+}
+
+TEST_F(HttpServerTest, WhoKeepsTheServerWaitingMakesRoomForOthers) {
+  // Timeouts that no test waits for: only the need for a place closes these.
+  Start({.connections_max = 4, .header_timeout = kLong, .body_timeout = kLong});
+  HttpTestClient answering = Connect();
+  answering.Request("GET", "/hold");
+  const Held held = NextHeld();
+  HttpTestClient silent = Connect();
+  HttpTestClient idle = Connect();
+  EXPECT_EQ(idle.Call("GET", "/echo").result_int(), 200u);
+  HttpTestClient slow = Connect();
+  slow.Send(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\nab");
+  EXPECT_EQ(slow.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  // In the order in which their waits began.
+  std::deque<HttpTestClient> others;
+  for (HttpTestClient* evicted : {&silent, &idle, &slow}) {
+    others.emplace_back(server_->address());
+    EXPECT_EQ(others.back().Call("GET", "/echo").result_int(), 200u);
+    EXPECT_EQ(evicted->ReadAll(), "");
+  }
+  held.responder->Reply({});
+  EXPECT_EQ(answering.Read().result_int(), 200u);
+  EXPECT_EQ(server_->stats().connections_refused, 0u);
 }
 
 TEST_F(HttpServerTest, StreamsInChunks) {
@@ -259,6 +288,7 @@ TEST_F(HttpServerTest, SlowReaderIsCutOff) {
   EXPECT_LT(pieces, 4000u);  // what the kernel holds is bounded too
   EXPECT_TRUE(gone_.PopFor(kLong).has_value());
   EXPECT_EQ(server_->stats().streams_overflowed, 1u);
+  EXPECT_TRUE(client.WaitForReset()) << "a client that does not read hears nothing of the end";
   EXPECT_FALSE(absl::EndsWith(client.ReadAll(), "0\r\n\r\n"));
 }
 
@@ -270,6 +300,7 @@ TEST_F(HttpServerTest, ReaderThatStopsIsCutOff) {
   held.responder->OnGone([this] { gone_.TryPush(1); });
   EXPECT_TRUE(held.responder->BeginStream({.body = std::string(32 << 20, 'x')}));
   EXPECT_TRUE(gone_.PopFor(kLong).has_value());
+  EXPECT_TRUE(client.WaitForReset());
 }
 
 TEST_F(HttpServerTest, ForgottenAnswersAreErrors) {

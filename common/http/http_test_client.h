@@ -1,6 +1,8 @@
 // A blocking client for tests: raw bytes out, bytes or parsed answers in.
 #pragma once
 
+#include <poll.h>
+
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -79,6 +81,11 @@ class HttpTestClient {
     return std::exchange(raw_, {});
   }
   void Close() { socket_.close(); }
+  // Waits, without reading, for the server to reset the connection; false when it does not.
+  bool WaitForReset() {
+    pollfd events{socket_.native_handle(), 0, 0};
+    return poll(&events, 1, 60000) == 1 && (events.revents & POLLERR) != 0;
+  }
 
  private:
   boost::asio::io_context io_;

@@ -10,6 +10,9 @@
 namespace sluice::http {
 namespace {
 
+// A scraper or probe sends its few lines at once.
+constexpr absl::Duration kHeaderTimeout = absl::Seconds(2);
+
 class Server final : public MetricsServer {
  public:
   explicit Server(MetricsSources sources) : sources_(std::move(sources)) {}
@@ -22,6 +25,7 @@ class Server final : public MetricsServer {
     http.connections_max = options.connections_max;
     http.header_bytes_max = 8 << 10;
     http.body_bytes_max = 0;
+    http.header_timeout = kHeaderTimeout;
     const auto handler = [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
       responder->Reply(Answer(request));
     };

@@ -23,7 +23,7 @@ struct MetricsSources {
 struct MetricsServerOptions {
   std::string listen = "127.0.0.1:0";
   bool insecure_listen_anywhere = false;
-  size_t connections_max = 64;  // over it new ones are refused
+  size_t connections_max = 64;  // over it the one that has waited longest is closed
 };
 
 class MetricsServer {
