@@ -83,6 +83,14 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual(result["prompt_tokens"], 2)
         self.assertEqual(len(result["token_ids"]), 4)
 
+    def test_doctor_looks_where_models_are_kept(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # Port 0 is always free. Other checks may fail on this machine.
+            found = subprocess.run([os.path.join(harness.ARGS.bin, "sluice"), "doctor", "--json", "--ports", "0"],
+                                   stdout=subprocess.PIPE, env={**os.environ, "XDG_CACHE_HOME": folder}, timeout=120)
+            disk = next(c for c in json.loads(found.stdout)["checks"] if c["name"] == "disk")
+            self.assertIn(f"{folder}/sluice", disk["value"])
+
     def test_workers_with_different_pages_are_not_paired(self):
         with Services() as services:
             manager = services.start("sluice-cache-manager")["grpc"]

@@ -26,6 +26,7 @@ constexpr uint64_t kWorkers = 2;
 struct DoctorFlags {
   std::string model;
   std::string cache_dir;
+  std::string cache_home;
   std::vector<uint16_t> ports = {8080, 8081, 8082, 8083};
   uint32_t threads = 0;
   uint32_t kv_pool_mib = 256;
@@ -51,7 +52,8 @@ std::vector<Finding> Examine(const DoctorFlags& flags) {
   const SystemClock clock;
   // First, while there is one thread.
   const std::vector<TransportProbe> transports = ProbeTransports(clock);
-  const std::string cache = flags.cache_dir.empty() ? DefaultCacheFolder() : flags.cache_dir;
+  const std::string cache =
+      flags.cache_dir.empty() ? DefaultCacheFolder(flags.cache_home) : flags.cache_dir;
   std::vector<Finding> findings;
   const auto add = [&findings](Finding finding) { findings.push_back(std::move(finding)); };
 
@@ -111,7 +113,11 @@ void AddDoctorCommand(CLI::App& app, Command* run) {
   command->add_option("--kv-pool-mib", flags->kv_pool_mib, "Page pool of each worker in MiB")
       ->capture_default_str();
   command->add_option("--cache-dir", flags->cache_dir,
-                      "Where models are kept; default: .cache/sluice of this user");
+                      "Where models are kept; default: sluice below --cache-home");
+  command
+      ->add_option("--cache-home", flags->cache_home,
+                   "Where this user keeps caches; default: .cache of this user")
+      ->envname("XDG_CACHE_HOME");
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->footer(
       "Examples:\n"

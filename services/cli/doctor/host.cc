@@ -59,7 +59,8 @@ bool HasRdmaDevice(const std::string& folder) {
          std::filesystem::directory_iterator();
 }
 
-std::string DefaultCacheFolder() {
+std::string DefaultCacheFolder(const std::string& cache_home) {
+  if (std::filesystem::path(cache_home).is_absolute()) return absl::StrCat(cache_home, "/sluice");
   const passwd* user = getpwuid(getuid());  // NOLINT(concurrency-mt-unsafe): one thread so far
   return user == nullptr ? "" : absl::StrCat(user->pw_dir, "/.cache/sluice");
 }

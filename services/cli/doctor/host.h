@@ -20,8 +20,9 @@ absl::StatusOr<std::string> FirstLine(const std::string& path);
 absl::StatusOr<uint64_t> AvailableMemory(const std::string& meminfo);
 // Whether a folder like /sys/class/infiniband lists a device.
 bool HasRdmaDevice(const std::string& folder);
-// "~/.cache/sluice" of this user by the password file; empty when there is none.
-std::string DefaultCacheFolder();
+// The folder where models are kept: below `cache_home` (XDG_CACHE_HOME) when that is an absolute
+// path, else "~/.cache/sluice" of this user by the password file; empty when there is none.
+std::string DefaultCacheFolder(const std::string& cache_home);
 
 // "llama, 30 layers, context 2048, 98 MB" once config, tensors and tokenizer are readable.
 absl::StatusOr<std::string> DescribeModel(const std::string& path, uint64_t* weight_bytes);

@@ -37,6 +37,13 @@ TEST_F(HostTest, FirstLineAndMeminfo) {
   EXPECT_TRUE(absl::IsNotFound(AvailableMemory(Write("meminfo2", "MemTotal: 9 kB\n")).status()));
 }
 
+TEST_F(HostTest, ModelsAreKeptWhereTheUserKeepsCaches) {
+  EXPECT_EQ(DefaultCacheFolder("/x/cache"), "/x/cache/sluice");
+  const std::string home = DefaultCacheFolder("");
+  EXPECT_EQ(home.substr(home.size() - 14), "/.cache/sluice");
+  EXPECT_EQ(DefaultCacheFolder("not/absolute"), home);
+}
+
 TEST_F(HostTest, FindsRdmaDevices) {
   EXPECT_FALSE(HasRdmaDevice(folder_ + "missing"));
   std::filesystem::create_directories(folder_ + "infiniband/mlx5_0");
