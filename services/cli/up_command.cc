@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "services/cli/child_process.h"
 #include "services/cli/command.h"
+#include "services/cli/state_folder.h"
 
 namespace sluice::cli {
 namespace {
@@ -79,10 +80,7 @@ class Cluster {
     StopProcesses(rest, clock_, kStopGrace);
     children_.clear();
   }
-  void RemoveFolder() const {
-    std::error_code error;
-    if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
-  }
+  void RemoveFolder() const { folder_.Remove(); }
   void Release() {
     routers_.clear();
     workers_.clear();
@@ -103,7 +101,7 @@ class Cluster {
       (is_prefill ? prefill : decode).push_back(json::value(workers_[i].metrics));
       (is_prefill ? prefill_pids : decode_pids).push_back(workers_[i].pid);
     }
-    return {{"folder", folder_},
+    return {{"folder", folder_.path()},
             {"http", routers_[0].http},
             {"grpc", absl::StrCat("grpc://", routers_[0].grpc)},
             {"routers", std::move(routers)},
@@ -118,7 +116,7 @@ class Cluster {
               {"prefill", std::move(prefill_pids)},
               {"decode", std::move(decode_pids)}}}};
   }
-  const std::string& folder() const { return folder_; }
+  const std::string& folder() const { return folder_.path(); }
 
  private:
   struct Plan {
@@ -129,12 +127,13 @@ class Cluster {
 
   absl::Status MakeFolder() {
     std::error_code error;
-    std::string name = (std::filesystem::temp_directory_path(error) / "sluice-up-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) return absl::PermissionDeniedError(absl::StrCat("cannot create ", name));
-    folder_ = name;
+    const std::string parent = std::filesystem::temp_directory_path(error).string();
+    RemoveStaleFolders(parent);
+    SLUICE_ASSIGN_OR_RETURN(folder_, StateFolder::Create(parent));
     // All routers of a cluster must derive the same cache domains.
     SecureRandom random;
-    return WriteFile(absl::StrCat(folder_, "/cache-secret"), random.NextId128().ToHex() + random.NextId128().ToHex());
+    return WriteFile(absl::StrCat(folder(), "/cache-secret"),
+                     random.NextId128().ToHex() + random.NextId128().ToHex());
   }
 
   std::vector<Plan> WorkerPlans() const {
@@ -157,9 +156,11 @@ class Cluster {
   std::vector<Plan> RouterPlans() const {
     std::vector<Plan> plans;
     for (uint32_t i = 0; i < flags_.routers; ++i) {
-      Plan plan{absl::StrCat("router-", i), "sluice-router",
-                {absl::StrCat("cache_manager=", manager_[0].grpc), absl::StrCat("split=", flags_.split), "no_auth=true",
-                 absl::StrCat("cache_secret_file=", folder_, "/cache-secret")}};
+      Plan plan{
+          absl::StrCat("router-", i),
+          "sluice-router",
+          {absl::StrCat("cache_manager=", manager_[0].grpc), absl::StrCat("split=", flags_.split),
+           "no_auth=true", absl::StrCat("cache_secret_file=", folder(), "/cache-secret")}};
       if (flags_.demo || i > 0) {
         for (const char* listen : {"service.listen", "http_listen", "service.metrics_listen", "service.admin_listen"}) {
           plan.settings.push_back(absl::StrCat(listen, "=127.0.0.1:0"));
@@ -178,18 +179,19 @@ class Cluster {
         arguments.push_back("--set");
         arguments.push_back(setting);
       }
-      SLUICE_ASSIGN_OR_RETURN(ChildProcess child, StartChild(folder_, plan.name, plan.binary, arguments, !flags_.detach));
+      SLUICE_ASSIGN_OR_RETURN(ChildProcess child, StartChild(folder(), plan.name, plan.binary,
+                                                             arguments, !flags_.detach));
       children_.push_back(child);
       group.push_back(std::move(child));
     }
-    SLUICE_ASSIGN_OR_RETURN(*ready, WaitReady(group, folder_, clock_, kStartTimeout));
+    SLUICE_ASSIGN_OR_RETURN(*ready, WaitReady(group, folder(), clock_, kStartTimeout));
     for (size_t i = 0; i < group.size(); ++i) (*ready)[i].pid = group[i].pid;
     return absl::OkStatus();
   }
 
   const UpFlags& flags_;
   const Clock& clock_;
-  std::string folder_;
+  StateFolder folder_;
   std::vector<ChildProcess> children_;
   std::vector<ReadyInfo> manager_;
   std::vector<ReadyInfo> workers_;
@@ -272,7 +274,8 @@ absl::Status Down(const std::string& path) {
   if (const boost::json::value* folder = root.get_object().if_contains("folder"); folder != nullptr && folder->is_string()) {
     const std::filesystem::path made(folder->get_string().c_str());
     std::error_code ignored;
-    if (absl::StartsWith(made.filename().string(), "sluice-up-")) std::filesystem::remove_all(made, ignored);
+    if (absl::StartsWith(made.filename().string(), kStateFolderPrefix))
+      std::filesystem::remove_all(made, ignored);
   }
   return clean ? absl::OkStatus() : absl::DeadlineExceededError("a process did not stop in time and was killed");
 }

@@ -133,6 +133,29 @@ class ServiceTest(unittest.TestCase):
                 self.assertEqual(os.listdir(folder), [])
                 self.assertFalse([p for p in os.listdir("/proc") if p.isdigit() and folder in command_line(p)])
 
+    def test_the_next_start_removes_what_a_killed_one_left(self):
+        with tempfile.TemporaryDirectory() as folder:
+            sluice = os.path.join(harness.ARGS.bin, "sluice")
+            arguments = ["up", "--demo", "--kv-pool-mib", "16"]
+            environment = {**os.environ, "TMPDIR": folder}
+            with subprocess.Popen([sluice, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as up:
+                self.assertIn(b"pids", up.stdout.readline())
+                up.kill()
+            killed = os.listdir(folder)
+            self.assertEqual(len(killed), 1)
+            harness.wait_until(lambda: not any(folder in command_line(p) for p in os.listdir("/proc") if p.isdigit()),
+                               "the services of the killed cluster have left")
+            files = []
+            for expected in (1, 2):  # the second start spares the first, which still runs
+                files.append(os.path.join(folder, f"endpoints-{expected}.json"))
+                subprocess.run([sluice, *arguments, "--detach", "--endpoints", files[-1]], env=environment, check=True,
+                               capture_output=True, timeout=120)
+                left = [name for name in os.listdir(folder) if name.startswith("sluice-up-")]
+                self.assertEqual(len(left), expected)
+                self.assertNotIn(killed[0], left)
+            for file in files:
+                harness.run_sluice("down", "--endpoints", file)
+
     def test_down_removes_its_folder_and_spares_strangers(self):
         with tempfile.TemporaryDirectory() as folder, subprocess.Popen(["sleep", "60"]) as stranger:
             old = os.path.join(folder, "old.json")
