@@ -18,6 +18,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 
 #include "absl/strings/match.h"
@@ -69,12 +70,42 @@ absl::StatusOr<ReadyInfo> ReadReadyFile(const std::string& path) {
   return info;
 }
 
-bool HasExited(pid_t pid) {
-  int status = 0;
-  const pid_t reaped = waitpid(pid, &status, WNOHANG);
-  if (reaped == pid) return true;
-  // Not our child: gone when it cannot be signalled any more.
-  return reaped < 0 && kill(pid, 0) != 0 && errno == ESRCH;
+int MillisecondsUntil(absl::Time deadline, const Clock& clock) {
+  return static_cast<int>(
+      std::clamp<int64_t>(absl::ToInt64Milliseconds(deadline - clock.Now()), 0, 100));
+}
+
+bool ChildHasExited(pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; }
+
+// A process to be stopped. Its descriptor turns readable when it ends, even if its parent never
+// asks for its exit code; a zombie still takes signals, so that kill() would call it alive.
+struct Stopping {
+  pid_t pid;
+  std::unique_ptr<Fd> pidfd;
+};
+
+int Signal(const Stopping& process, int signal) {
+  return static_cast<int>(syscall(SYS_pidfd_send_signal, process.pidfd->get(), signal, nullptr, 0));
+}
+
+// Waits until all have ended or the deadline has come; returns those that are left.
+std::vector<Stopping> WaitForEnd(std::vector<Stopping> left, absl::Time deadline,
+                                 const Clock& clock) {
+  while (!left.empty() && clock.Now() < deadline) {
+    std::vector<pollfd> events;
+    for (const Stopping& process : left) events.push_back({process.pidfd->get(), POLLIN, 0});
+    poll(events.data(), events.size(), MillisecondsUntil(deadline, clock));
+    std::vector<Stopping> running;
+    for (size_t i = 0; i < left.size(); ++i) {
+      if (events[i].revents == 0) {
+        running.push_back(std::move(left[i]));
+      } else {
+        waitpid(left[i].pid, nullptr, WNOHANG);  // reaps our own
+      }
+    }
+    left = std::move(running);
+  }
+  return left;
 }
 
 // Ctrl-C or SIGTERM came while they were blocked.
@@ -83,10 +114,6 @@ bool Interrupted() {
   sigemptyset(&pending);
   sigpending(&pending);
   return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
-}
-
-int MillisecondsUntil(absl::Time deadline, const Clock& clock) {
-  return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(deadline - clock.Now()), 0, 100));
 }
 
 [[noreturn]] void RunChild(const std::string& binary, std::vector<std::string>& arguments, int log_fd, bool die_with_parent) {
@@ -167,7 +194,7 @@ absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>
       if (access(child.ready_path.c_str(), R_OK) == 0) {
         SLUICE_ASSIGN_OR_RETURN(const ReadyInfo info, ReadReadyFile(child.ready_path));
         infos.push_back(info);
-      } else if (HasExited(child.pid)) {
+      } else if (ChildHasExited(child.pid)) {
         return absl::UnavailableError(absl::StrCat(child.name, " ended at start; its log ", child.log_path, " says:\n",
                                                    TailOf(child.log_path)));
       } else if (clock.Now() >= deadline) {
@@ -193,18 +220,17 @@ bool IsService(pid_t pid) {
 }
 
 bool StopProcesses(const std::vector<pid_t>& pids, const Clock& clock, absl::Duration grace) {
-  std::vector<pid_t> left;
+  std::vector<Stopping> running;
   for (pid_t pid : pids) {
-    if (pid > 1 && kill(pid, SIGTERM) == 0) left.push_back(pid);
+    if (pid <= 1) continue;
+    Stopping process{pid, std::make_unique<Fd>(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)))};
+    if (process.pidfd->get() >= 0 && Signal(process, SIGTERM) == 0)
+      running.push_back(std::move(process));
   }
-  const absl::Time deadline = clock.Now() + grace;
-  while (!left.empty() && clock.Now() < deadline) {
-    std::erase_if(left, HasExited);
-    if (!left.empty()) poll(nullptr, 0, static_cast<int>(absl::ToInt64Milliseconds(kPollStep)));
-  }
-  for (pid_t pid : left) {
-    kill(pid, SIGKILL);
-    waitpid(pid, nullptr, 0);
+  const std::vector<Stopping> left = WaitForEnd(std::move(running), clock.Now() + grace, clock);
+  for (const Stopping& process : left) {
+    Signal(process, SIGKILL);
+    waitpid(process.pid, nullptr, 0);
   }
   return left.empty();
 }
