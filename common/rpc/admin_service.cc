@@ -98,7 +98,7 @@ class AdminService final : public v1::Admin::CallbackService {
                                   v1::DrainReply* reply) override {
     options_.state->BeginDrain();
     reply->set_in_flight(options_.state->in_flight());
-    return Finish(context, absl::OkStatus());
+    return FinishUnary(context, absl::OkStatus());
   }
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const v1::GetStatusRequest*,
@@ -108,24 +108,18 @@ class AdminService final : public v1::Admin::CallbackService {
     (*reply->mutable_in_flight())["all"] = options_.state->in_flight();
     MutexLock lock(status_mutex_);
     if (options_.status) options_.status(reply);
-    return Finish(context, absl::OkStatus());
+    return FinishUnary(context, absl::OkStatus());
   }
 
   grpc::ServerUnaryReactor* ArmFault(grpc::CallbackServerContext* context, const v1::ArmFaultRequest* request,
                                      v1::ArmFaultReply* reply) override {
-    if (armer_ == nullptr) return Finish(context, absl::UnimplementedError("fault points are not in this build"));
+    if (armer_ == nullptr) return FinishUnary(context, absl::UnimplementedError("fault points are not in this build"));
     const absl::Status status = armer_->Arm(*request);
     reply->set_hits(options_.faults->HitCount(request->point()));
-    return Finish(context, status);
+    return FinishUnary(context, status);
   }
 
  private:
-  static grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(ToGrpc(status));
-    return reactor;
-  }
-
   AdminOptions options_;
   Mutex status_mutex_;
   std::unique_ptr<FaultArmer> armer_;

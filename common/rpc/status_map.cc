@@ -4,6 +4,8 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/server_callback.h"
 #include "rpc/error.h"
 #include "sluice/v1/rpc_status.pb.h"
 
@@ -15,7 +17,8 @@ constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
 constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
 constexpr char kBadRequestUrl[] = "type.googleapis.com/google.rpc.BadRequest";
 
-void AddDetail(v1::RpcStatus* status, absl::string_view url, const google::protobuf::MessageLite& message) {
+void AddDetail(v1::RpcStatus* status, absl::string_view url,
+               const google::protobuf::MessageLite& message) {
   google::protobuf::Any* any = status->add_details();
   any->set_type_url(std::string(url));
   any->set_value(message.SerializeAsString());
@@ -50,7 +53,8 @@ grpc::Status ToGrpc(const absl::Status& status) {
   if (detail.retry_after_ms() > 0) {
     v1::RpcRetryInfo retry;
     retry.mutable_retry_delay()->set_seconds(detail.retry_after_ms() / 1000);
-    retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(detail.retry_after_ms() % 1000) * 1000000);
+    retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(detail.retry_after_ms() % 1000) *
+                                           1000000);
     AddDetail(&rpc, kRetryInfoUrl, retry);
   }
   if (!detail.field().empty()) {
@@ -59,7 +63,8 @@ grpc::Status ToGrpc(const absl::Status& status) {
     bad.mutable_field_violations(0)->set_description(rpc.message());
     AddDetail(&rpc, kBadRequestUrl, bad);
   }
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), rpc.message(), rpc.SerializeAsString());
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), rpc.message(),
+                      rpc.SerializeAsString());
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {
@@ -102,6 +107,13 @@ absl::Status InPlainWords(const absl::Status& status, absl::string_view peer) {
   absl::Status plain(status.code(), absl::StrCat(peer, " ", words));
   plain.SetPayload(kGrpcTextUrl, absl::Cord(status.message()));
   return plain;
+}
+
+grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context,
+                                      const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
 }
 
 }  // namespace sluice::rpc

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "rpc/domain.h"
+#include "rpc/status_map.h"
 
 namespace sluice::cache_manager {
 namespace {
@@ -80,14 +81,10 @@ grpc::ServerWriteReactor<v1::WorkerView>* CacheManagerService::WatchWorkers(grpc
 
 grpc::ServerUnaryReactor* CacheManagerService::Lookup(grpc::CallbackServerContext* context,
                                                       const v1::LookupRequest* request, v1::LookupReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   // A worker has one numerics id, so only one of the lists can name its blocks.
   for (const v1::KeyList& list : request->lists()) {
     const auto keys = ToKeys(list);
-    if (!keys.ok()) {
-      reactor->Finish(rpc::ToGrpc(keys.status()));
-      return reactor;
-    }
+    if (!keys.ok()) return rpc::FinishUnary(context, keys.status());
     for (const cluster::WorkerHit& hit : index_.Lookup(*keys)) {
       v1::WorkerHit* message = reply->add_hits();
       message->set_worker_id(hit.worker.value());
@@ -96,8 +93,7 @@ grpc::ServerUnaryReactor* CacheManagerService::Lookup(grpc::CallbackServerContex
     }
   }
   metrics_.counter(telemetry::kLookups, {reply->hits_size() > 0 ? "hit" : "miss"}).Add();
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+  return rpc::FinishUnary(context, absl::OkStatus());
 }
 
 void CacheManagerService::DropSilent() {

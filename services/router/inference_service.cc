@@ -38,12 +38,6 @@ class StreamSink final : public rpc::GenerationSink {
   const std::shared_ptr<rpc::ServerStream<v1::GenerateResponse>> stream_;
 };
 
-grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(rpc::ToGrpc(status));
-  return reactor;
-}
-
 }  // namespace
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc::CallbackServerContext* context,
@@ -65,26 +59,26 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
                                                        v1::ListModelsResponse* response) {
   const auto tenant = backend_.Authenticate(ApiKey(*context));
   if (tenant.ok()) *response = backend_.ListModels();
-  return Finish(context, tenant.status());
+  return rpc::FinishUnary(context, tenant.status());
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request, v1::TokenizeResponse* response) {
   const auto tenant = backend_.Authenticate(ApiKey(*context));
-  if (!tenant.ok()) return Finish(context, tenant.status());
+  if (!tenant.ok()) return rpc::FinishUnary(context, tenant.status());
   auto result = backend_.Tokenize(*request);
   if (result.ok()) *response = *std::move(result);
-  return Finish(context, result.status());
+  return rpc::FinishUnary(context, result.status());
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeResponse* response) {
   const auto tenant = backend_.Authenticate(ApiKey(*context));
-  if (!tenant.ok()) return Finish(context, tenant.status());
+  if (!tenant.ok()) return rpc::FinishUnary(context, tenant.status());
   auto result = backend_.Detokenize(*request);
   if (result.ok()) *response = *std::move(result);
-  return Finish(context, result.status());
+  return rpc::FinishUnary(context, result.status());
 }
 
 }  // namespace sluice::router

@@ -92,14 +92,13 @@ absl::StatusOr<handoff::ReserveCall> DecodeService::ToCall(const v1::ReserveRequ
 
 grpc::ServerUnaryReactor* DecodeService::Reserve(grpc::CallbackServerContext* context, const v1::ReserveRequest* request,
                                                  v1::ReserveReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   std::optional<rpc::InFlight> in_flight = frame_.state.Admit();
   auto call = in_flight.has_value() ? ToCall(*request) : DrainingError();
   if (!call.ok()) {
     frame_.metrics.CallEnded("Decode.Reserve", call.status());
-    reactor->Finish(rpc::ToGrpc(TypedError(call.status(), frame_.source, request->request_id())));
-    return reactor;
+    return rpc::FinishUnary(context, TypedError(call.status(), frame_.source, request->request_id()));
   }
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   // gRPC keeps request and reply until Finish.
   frame_.worker.Reserve(*std::move(call), [this, reactor, request, reply,
                                            in_flight = *std::move(in_flight)](absl::StatusOr<v1::Grant> grant) {
@@ -116,9 +115,7 @@ grpc::ServerUnaryReactor* DecodeService::Release(grpc::CallbackServerContext* co
                                                  v1::ReleaseReply*) {
   const auto lease = rpc::ParseLeaseId(request->lease_id(), "lease_id");
   if (lease.ok()) frame_.worker.Release(*lease);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(rpc::ToGrpc(lease.status()));
-  return reactor;
+  return rpc::FinishUnary(context, lease.status());
 }
 
 absl::StatusOr<handoff::DecodeCall> DecodeService::ToCall(const v1::DecodeRequest& request) const {

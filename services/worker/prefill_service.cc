@@ -14,12 +14,6 @@ namespace {
 
 using Stream = rpc::ServerStream<v1::PrefillEvent>;
 
-grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(rpc::ToGrpc(status));
-  return reactor;
-}
-
 // Turns the events of one call into messages. Called by the worker, one event at a time.
 class StreamEvents final : public handoff::PrefillEvents {
  public:
@@ -84,14 +78,14 @@ grpc::ServerUnaryReactor* PrefillService::Admit(grpc::CallbackServerContext* con
     *reply->mutable_load() = rpc::ToProto(frame_.worker.load());
   }
   frame_.metrics.CallEnded("Prefill.Admit", status);
-  return Finish(context, TypedError(status, frame_.source, request->request_id()));
+  return rpc::FinishUnary(context, TypedError(status, frame_.source, request->request_id()));
 }
 
 grpc::ServerUnaryReactor* PrefillService::ReturnCredit(grpc::CallbackServerContext* context,
                                                        const v1::ReturnCreditRequest* request, v1::ReturnCreditReply*) {
   const auto credit = rpc::ParseLeaseId(request->credit_id(), "credit_id");
   if (credit.ok()) frame_.worker.ReturnCredit(*credit);
-  return Finish(context, credit.status());
+  return rpc::FinishUnary(context, credit.status());
 }
 
 absl::StatusOr<handoff::PrefillCall> PrefillService::ToCall(const v1::PrefillRequest& request) const {

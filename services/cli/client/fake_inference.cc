@@ -89,9 +89,7 @@ grpc::ServerUnaryReactor* FakeInference::ListModels(grpc::CallbackServerContext*
   model->set_id("fake");
   model->set_vocabulary(options_.vocabulary);
   model->set_context_tokens(1 << 20);
-  auto* reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+  return rpc::FinishUnary(context, absl::OkStatus());
 }
 
 std::unique_ptr<FakeRouter> FakeRouter::Start(const FakeInferenceOptions& options) {
