@@ -6,23 +6,20 @@
 #include "base/status_macros.h"
 #include "request/sampling.h"
 #include "rpc/domain.h"
-#include "rpc/server_stream.h"
 #include "rpc/status_map.h"
+#include "services/worker/stream_call.h"
 
 namespace sluice::services {
 namespace {
 
-using Stream = rpc::ServerStream<v1::TokenBatch>;
+using Answer = StreamCall<v1::TokenBatch>;
 
 // Turns the events of one call into messages. Called by the worker, one event at a time.
 class StreamEvents final : public handoff::DecodeEvents {
  public:
-  StreamEvents(const WorkerFrame& frame, std::shared_ptr<Stream> stream, rpc::InFlight in_flight,
-               const v1::DecodeRequest& request)
+  StreamEvents(const WorkerFrame& frame, Answer answer, const v1::DecodeRequest& request)
       : frame_(frame),
-        stream_(std::move(stream)),
-        in_flight_(std::move(in_flight)),
-        request_id_(request.request_id()),
+        answer_(std::move(answer)),
         attempt_(request.attempt()),
         split_(!request.lease_id().empty()),
         begun_(frame.clock.Now()) {}
@@ -35,7 +32,7 @@ class StreamEvents final : public handoff::DecodeEvents {
     batch.mutable_started()->set_held_tokens(held_tokens);
     batch.mutable_started()->set_transferred_bytes(transferred_bytes);
     batch.mutable_started()->set_transport(std::string(transport));
-    stream_->Write(std::move(batch));
+    answer_.Write(std::move(batch));
   }
 
   void OnToken(uint32_t position, const request::SampledToken& token,
@@ -46,7 +43,7 @@ class StreamEvents final : public handoff::DecodeEvents {
     batch.set_position(position);
     *batch.add_tokens() = rpc::ToProto(token);
     batch.set_finish_reason(std::string(request::FinishReasonName(finish)));
-    stream_->Write(std::move(batch));
+    answer_.Write(std::move(batch));
   }
 
   void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) override {
@@ -56,18 +53,15 @@ class StreamEvents final : public handoff::DecodeEvents {
       batch.set_attempt(attempt_);
       batch.set_recomputed_tokens(stats.recomputed_tokens);
       *batch.mutable_load() = rpc::ToProto(frame_.worker.load());
-      stream_->Write(std::move(batch));
+      answer_.Write(std::move(batch));
     }
     frame_.metrics.SequenceEnded(stats);
-    frame_.metrics.CallEnded("Decode.Generate", status);
-    stream_->Close(TypedError(status, frame_.source, request_id_));
+    answer_.End(status);
   }
 
  private:
   const WorkerFrame& frame_;
-  const std::shared_ptr<Stream> stream_;
-  const rpc::InFlight in_flight_;
-  const std::string request_id_;
+  Answer answer_;
   const uint32_t attempt_;
   const bool split_;
   const absl::Time begun_;
@@ -136,19 +130,11 @@ absl::StatusOr<handoff::DecodeCall> DecodeService::ToCall(const v1::DecodeReques
 
 grpc::ServerWriteReactor<v1::TokenBatch>* DecodeService::Generate(grpc::CallbackServerContext* context,
                                                                   const v1::DecodeRequest* request) {
-  const auto stream = std::make_shared<Stream>(context);
-  auto* reactor = stream->reactor();
-  std::optional<rpc::InFlight> in_flight = frame_.state.Admit();
-  auto call = in_flight.has_value() ? ToCall(*request) : DrainingError();
-  if (!call.ok()) {
-    frame_.metrics.CallEnded("Decode.Generate", call.status());
-    stream->Close(TypedError(call.status(), frame_.source, request->request_id()));
-    return reactor;
-  }
-  const handoff::CallId id = frame_.worker.Decode(
-      *std::move(call), std::make_unique<StreamEvents>(frame_, stream, *std::move(in_flight), *request));
-  stream->OnGone([&worker = frame_.worker, id] { worker.Cancel(id); });
-  return reactor;
+  return ServeStream<v1::TokenBatch>(
+      frame_, "Decode.Generate", context, *request, [this](const v1::DecodeRequest& r) { return ToCall(r); },
+      [this, request](handoff::DecodeCall call, Answer answer) {
+        return frame_.worker.Decode(std::move(call), std::make_unique<StreamEvents>(frame_, std::move(answer), *request));
+      });
 }
 
 }  // namespace sluice::services

@@ -6,29 +6,25 @@
 #include "base/status_macros.h"
 #include "request/sampling.h"
 #include "rpc/domain.h"
-#include "rpc/server_stream.h"
 #include "rpc/status_map.h"
+#include "services/worker/stream_call.h"
 
 namespace sluice::services {
 namespace {
 
-using Stream = rpc::ServerStream<v1::PrefillEvent>;
+using Answer = StreamCall<v1::PrefillEvent>;
 
 // Turns the events of one call into messages. Called by the worker, one event at a time.
 class StreamEvents final : public handoff::PrefillEvents {
  public:
-  StreamEvents(const WorkerFrame& frame, std::shared_ptr<Stream> stream, rpc::InFlight in_flight, std::string request_id)
-      : frame_(frame),
-        stream_(std::move(stream)),
-        in_flight_(std::move(in_flight)),
-        request_id_(std::move(request_id)),
-        begun_(frame.clock.Now()) {}
+  StreamEvents(const WorkerFrame& frame, Answer answer)
+      : frame_(frame), answer_(std::move(answer)), begun_(frame.clock.Now()) {}
 
   void OnStarted(uint32_t cached_tokens) override {
     v1::PrefillEvent event;
     event.mutable_started()->set_cached_tokens(cached_tokens);
     *event.mutable_started()->mutable_load() = rpc::ToProto(frame_.worker.load());
-    stream_->Write(std::move(event));
+    answer_.Write(std::move(event));
   }
 
   void OnFirstToken(const request::SampledToken& token, request::FinishReason finish) override {
@@ -38,7 +34,7 @@ class StreamEvents final : public handoff::PrefillEvents {
     v1::PrefillEvent event;
     *event.mutable_first_token()->mutable_token() = rpc::ToProto(token);
     event.mutable_first_token()->set_finish_reason(std::string(request::FinishReasonName(finish)));
-    stream_->Write(std::move(event));
+    answer_.Write(std::move(event));
   }
 
   void OnEnd(const absl::Status& status, const engine::SequenceStats& stats, uint64_t transferred_bytes) override {
@@ -49,18 +45,15 @@ class StreamEvents final : public handoff::PrefillEvents {
       event.mutable_done()->set_computed_tokens(stats.computed_tokens);
       event.mutable_done()->set_transferred_bytes(transferred_bytes);
       *event.mutable_done()->mutable_load() = rpc::ToProto(frame_.worker.load());
-      stream_->Write(std::move(event));
+      answer_.Write(std::move(event));
     }
     frame_.metrics.SequenceEnded(stats);
-    frame_.metrics.CallEnded("Prefill.Run", status);
-    stream_->Close(TypedError(status, frame_.source, request_id_));
+    answer_.End(status);
   }
 
  private:
   const WorkerFrame& frame_;
-  const std::shared_ptr<Stream> stream_;
-  const rpc::InFlight in_flight_;
-  const std::string request_id_;
+  Answer answer_;
   const absl::Time begun_;
   absl::Time first_token_ = absl::InfinitePast();
 };
@@ -104,19 +97,11 @@ absl::StatusOr<handoff::PrefillCall> PrefillService::ToCall(const v1::PrefillReq
 
 grpc::ServerWriteReactor<v1::PrefillEvent>* PrefillService::Run(grpc::CallbackServerContext* context,
                                                                 const v1::PrefillRequest* request) {
-  const auto stream = std::make_shared<Stream>(context);
-  auto* reactor = stream->reactor();
-  std::optional<rpc::InFlight> in_flight = frame_.state.Admit();
-  auto call = in_flight.has_value() ? ToCall(*request) : DrainingError();
-  if (!call.ok()) {
-    frame_.metrics.CallEnded("Prefill.Run", call.status());
-    stream->Close(TypedError(call.status(), frame_.source, request->request_id()));
-    return reactor;
-  }
-  const handoff::CallId id = frame_.worker.Prefill(
-      *std::move(call), std::make_unique<StreamEvents>(frame_, stream, *std::move(in_flight), request->request_id()));
-  stream->OnGone([&worker = frame_.worker, id] { worker.Cancel(id); });
-  return reactor;
+  return ServeStream<v1::PrefillEvent>(
+      frame_, "Prefill.Run", context, *request, [this](const v1::PrefillRequest& r) { return ToCall(r); },
+      [this](handoff::PrefillCall call, Answer answer) {
+        return frame_.worker.Prefill(std::move(call), std::make_unique<StreamEvents>(frame_, std::move(answer)));
+      });
 }
 
 }  // namespace sluice::services
