@@ -5,7 +5,7 @@
 #include "config/yaml.h"
 #include "rpc/library.h"
 #include "services/cache_manager/cache_manager_service.h"
-#include "services/process/flags.h"
+#include "services/process/service_main.h"
 #include "services/process/service_process.h"
 
 namespace sluice::cache_manager {
@@ -33,18 +33,7 @@ absl::Status Run(const v1::CacheManagerConfig& config) {
 }
 
 int Main(int argc, char** argv) {
-  rpc::BlockTerminationSignals();
-  services::Flags flags;
-  if (const auto code = services::ParseFlags(argc, argv, "Sluice cache-manager", {}, &flags)) return *code;
-  const auto config = config::LoadCacheManagerConfig(flags.sources);
-  if (!config.ok()) return services::ReportStartFailure(config.status());
-  if (const auto code = services::AnswerConfigFlags(flags, config::ToYaml(*config))) return *code;
-  LogLevel level = LogLevel::kInfo;
-  ParseLogLevel(config->service().log_level(), &level);
-  InitLogging(config->service().name(), level, config->service().log_json());
-  const absl::Status status = Run(*config);
-  if (!status.ok()) return services::ReportStartFailure(status);
-  return services::kExitOk;
+  return services::ServiceMain(argc, argv, {"Sluice cache-manager", {}}, config::LoadCacheManagerConfig, Run);
 }
 
 }  // namespace

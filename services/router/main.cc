@@ -11,7 +11,7 @@
 #include "config/yaml.h"
 #include "http/openai_server.h"
 #include "rpc/library.h"
-#include "services/process/flags.h"
+#include "services/process/service_main.h"
 #include "services/process/service_process.h"
 #include "services/router/cluster_link.h"
 #include "services/router/grpc_worker_client.h"
@@ -128,23 +128,11 @@ absl::Status Run(const v1::RouterConfig& config) {
 }
 
 int Main(int argc, char** argv) {
-  rpc::BlockTerminationSignals();
-  services::Flags flags;
-  if (auto code = services::ParseFlags(argc, argv, "Sluice router: faces the clients",
-                                       {{"--http-listen", "http_listen", "host:port of the OpenAI-compatible server"},
-                                        {"--cache-manager", "cache_manager", "host:port of the cache-manager"},
-                                        {"--split", "split", "auto, always or never"}},
-                                       &flags)) {
-    return *code;
-  }
-  const auto config = config::LoadRouterConfig(flags.sources);
-  if (!config.ok()) return services::ReportStartFailure(config.status());
-  if (auto code = services::AnswerConfigFlags(flags, config::ToYaml(*config))) return *code;
-  LogLevel level = LogLevel::kInfo;
-  ParseLogLevel(config->service().log_level(), &level);
-  InitLogging(config->service().name(), level, config->service().log_json());
-  const absl::Status status = Run(*config);
-  return status.ok() ? services::kExitOk : services::ReportStartFailure(status);
+  const services::CommandLine command_line = {"Sluice router: faces the clients",
+                                              {{"--http-listen", "http_listen", "host:port of the OpenAI-compatible server"},
+                                               {"--cache-manager", "cache_manager", "host:port of the cache-manager"},
+                                               {"--split", "split", "auto, always or never"}}};
+  return services::ServiceMain(argc, argv, command_line, config::LoadRouterConfig, Run);
 }
 
 }  // namespace

@@ -3,12 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
+#include "base/status_macros.h"
 #include "config/config.h"
-#include "config/yaml.h"
 #include "device/cpu.h"
-#include "rpc/signals.h"
-#include "services/process/flags.h"
+#include "services/process/service_main.h"
 #include "services/worker/worker_process.h"
 #include "transport/factory.h"
 
@@ -26,26 +24,24 @@ absl::StatusOr<std::unique_ptr<transport::Transport>> MakeConfiguredTransport(co
 }  // namespace
 
 int WorkerMain(int argc, char** argv, const std::string& service) {
-  rpc::BlockTerminationSignals();
-  Flags flags;
-  const std::vector<FlagAlias> aliases = {
-      {"--model", "model.path", "model folder, GGUF file or toy"},
-      {"--cache-manager", "cache_manager", "host:port of the cache-manager"},
-      {"--kernels", "engine.kernels", "auto, reference, avx2 or avx512"},
-      {"--kv", "engine.kv_format", "f32, bf16 or gqa_fp8"},
-      {"--threads", "engine.threads", "compute threads"},
+  const CommandLine command_line = {absl::StrCat("Sluice ", service, " worker"),
+                                    {{"--model", "model.path", "model folder, GGUF file or toy"},
+                                     {"--cache-manager", "cache_manager", "host:port of the cache-manager"},
+                                     {"--kernels", "engine.kernels", "auto, reference, avx2 or avx512"},
+                                     {"--kv", "engine.kv_format", "f32, bf16 or gqa_fp8"},
+                                     {"--threads", "engine.threads", "compute threads"}}};
+  const auto load = [&](const config::Sources& sources) {
+    auto config = config::LoadWorkerConfig(sources, service);
+    if (config.ok() && !config->engine().has_threads()) {
+      config->mutable_engine()->set_threads(static_cast<uint32_t>(device::UsableCpus()));
+    }
+    return config;
   };
-  if (const auto code = ParseFlags(argc, argv, absl::StrCat("Sluice ", service, " worker"), aliases, &flags)) return *code;
-  auto config = config::LoadWorkerConfig(flags.sources, service);
-  if (!config.ok()) return ReportStartFailure(config.status());
-  if (!config->engine().has_threads()) config->mutable_engine()->set_threads(static_cast<uint32_t>(device::UsableCpus()));
-  if (const auto code = AnswerConfigFlags(flags, config::ToYaml(*config))) return *code;
-  LogLevel level = LogLevel::kInfo;
-  ParseLogLevel(config->service().log_level(), &level);
-  InitLogging(config->service().name(), level, config->service().log_json());
-  auto worker = WorkerProcess::Start(*config, service, MakeConfiguredTransport, true);
-  if (!worker.ok()) return ReportStartFailure(worker.status());
-  return (*worker)->Run();
+  return ServiceMain(argc, argv, command_line, load, [&](const v1::WorkerConfig& config) -> absl::Status {
+    SLUICE_ASSIGN_OR_RETURN(const auto worker, WorkerProcess::Start(config, service, MakeConfiguredTransport, true));
+    worker->RunUntilDrained();
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace sluice::services

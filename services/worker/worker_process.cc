@@ -12,7 +12,6 @@
 #include "config/yaml.h"
 #include "device/cpu.h"
 #include "rpc/domain.h"
-#include "services/process/flags.h"
 
 namespace sluice::services {
 namespace {
@@ -250,11 +249,10 @@ void WorkerProcess::LogStart() const {
                     << Field("metrics", process_.metrics_address()) << Field("admin", process_.admin_address());
 }
 
-int WorkerProcess::Run() {
+void WorkerProcess::RunUntilDrained() {
   process_.WaitForDrain();
   process_.Stop();
   SLUICE_LOG(kInfo) << "stopped";
-  return kExitOk;
 }
 
 }  // namespace sluice::services

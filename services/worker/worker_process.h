@@ -41,8 +41,8 @@ class WorkerProcess {
   const engine::ModelInfo& model() const { return model_.runner->info(); }
   const kv::PagePool& pool() const { return *pool_; }
 
-  // Returns the exit code once a drain has ended. The object is stopped then.
-  int Run();
+  // Returns once a drain has ended; the object is stopped then.
+  void RunUntilDrained();
 
  private:
   WorkerProcess(const v1::WorkerConfig& config, absl::string_view service);

@@ -377,7 +377,7 @@ TEST_F(WorkerProcessTest, DrainingWorkersFinishWhatTheyHaveAndRefuseTheRest) {
   while (stream->Read(&batch)) tokens += batch.tokens_size();
   EXPECT_TRUE(stream->Finish().ok());
   EXPECT_EQ(tokens, 400);
-  EXPECT_EQ(worker->Run(), 0);
+  worker->RunUntilDrained();
 }
 
 TEST_F(WorkerProcessTest, LosingTheManagerFailsNothingAndWorkersComeBack) {

@@ -1,13 +1,14 @@
-#include "services/process/flags.h"
+#include "services/process/service_main.h"
 
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/log.h"
+#include "rpc/signals.h"
 #include "services/process/service_process.h"
 
 namespace sluice::services {
@@ -20,16 +21,16 @@ std::string Quoted(const std::string& value) {
 
 }  // namespace
 
-std::optional<int> ParseFlags(int argc, char** argv, const std::string& description, const std::vector<FlagAlias>& aliases,
-                              Flags* flags) {
+std::optional<int> BeginMain(int argc, char** argv, const CommandLine& command_line, Flags* flags) {
+  rpc::BlockTerminationSignals();
   std::vector<FlagAlias> all = {
       {"--listen", "service.listen", "host:port of the gRPC services; port 0 takes any"},
       {"--metrics-listen", "service.metrics_listen", "host:port of /metrics, /live, /ready and /health"},
       {"--admin-listen", "service.admin_listen", "host:port of the admin service"},
       {"--log-level", "service.log_level", "debug, info, warning or error"},
   };
-  all.insert(all.end(), aliases.begin(), aliases.end());
-  CLI::App app(description);
+  all.insert(all.end(), command_line.aliases.begin(), command_line.aliases.end());
+  CLI::App app(command_line.description);
   app.set_version_flag("--version", Version());
   std::vector<std::string> overrides;
   std::vector<std::string> values(all.size());
@@ -64,7 +65,14 @@ std::optional<int> AnswerConfigFlags(const Flags& flags, const std::string& yaml
   return kExitOk;
 }
 
-int ReportStartFailure(const absl::Status& status) {
+void StartLogging(const v1::ServiceConfig& config) {
+  LogLevel level = LogLevel::kInfo;
+  ParseLogLevel(config.log_level(), &level);
+  InitLogging(config.name(), level, config.log_json());
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  if (status.ok()) return kExitOk;
   fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
