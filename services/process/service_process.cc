@@ -7,11 +7,11 @@
 #include <fstream>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "grpcpp/impl/codegen/service_type.h"
+#include "http/json_writer.h"
 #include "rpc/admin_service.h"
 #include "rpc/listen.h"
 #include "sluice/v1/admin.grpc.pb.h"
@@ -22,19 +22,6 @@ namespace {
 // After the drain, for what did not finish.
 constexpr absl::Duration kCancelGrace = absl::Milliseconds(200);
 constexpr absl::Duration kLivenessPeriod = absl::Seconds(5);
-
-std::string JsonString(absl::string_view text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppend(&out, "\\u00", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
 
 }  // namespace
 
@@ -147,13 +134,14 @@ absl::Status ServiceProcess::WriteReadyFile(const std::map<std::string, std::str
   fields["grpc"] = grpc_->address();
   fields["metrics"] = absl::StrCat("http://", metrics_server_->address());
   fields["admin"] = admin_->address();
-  std::string json = absl::StrCat("{\"pid\":", getpid());
-  for (const auto& [key, value] : fields) absl::StrAppend(&json, ",", JsonString(key), ":", JsonString(value));
-  json += "}\n";
+  http::JsonWriter json;
+  json.BeginObject().Key("pid").Int(getpid());
+  for (const auto& [key, value] : fields) json.Key(key).String(value);
+  json.EndObject();
   // Whoever waits for the file must never see half of it.
   const std::string partial = absl::StrCat(path, ".", getpid());
   std::ofstream out(partial, std::ios::trunc);
-  out << json;
+  out << json.Take() << "\n";
   out.close();
   if (!out || rename(partial.c_str(), path.c_str()) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("service.ready_file: cannot write ", path));
