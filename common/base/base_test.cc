@@ -31,13 +31,13 @@ TEST(Hash, HmacMatchesThePublishedVector) {
             "5bdcc146bf60754e6a042426089575c7");
 }
 
-TEST(Random, CounterUniformDependsOnEveryArgumentAndStaysInside) {
+TEST(Random, CounterNoiseDependsOnEveryArgumentAndStaysInside) {
   std::set<double> seen;
   for (uint64_t seed : {0, 1}) {
     for (uint32_t choice : {0u, 1u}) {
       for (uint64_t position : {0, 1}) {
         for (uint64_t lane : {0, 1}) {
-          const double value = CounterUniform(seed, choice, position, lane);
+          const double value = CounterNoise(seed, choice, position).Uniform(lane);
           EXPECT_GT(value, 0.0);
           EXPECT_LT(value, 1.0);
           seen.insert(value);

@@ -75,7 +75,6 @@ class BoundedQueue {
     MutexLock lock(mutex_);
     return items_.size();
   }
-  size_t capacity() const { return capacity_; }
 
  private:
   std::optional<T> PopLocked() SLUICE_REQUIRES(mutex_) {

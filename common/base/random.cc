@@ -40,8 +40,4 @@ CounterNoise::CounterNoise(uint64_t seed, uint32_t choice, uint64_t position) {
   state_ = Mix64(state_ ^ (position * 0x9E3779B97F4A7C15ULL));
 }
 
-double CounterUniform(uint64_t seed, uint32_t choice, uint64_t position, uint64_t lane) {
-  return CounterNoise(seed, choice, position).Uniform(lane);
-}
-
 }  // namespace sluice

@@ -43,15 +43,11 @@ inline uint64_t Mix64(uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// Noise for sampling, uniform in (0, 1): depends on nothing but its arguments, so a stream that moves to another worker
-// draws the same numbers. `lane` tells apart draws for the same position (a token id for Gumbel noise).
-double CounterUniform(uint64_t seed, uint32_t choice, uint64_t position, uint64_t lane);
-
-// The same numbers for many lanes of one draw: one mixing step a lane.
+// Noise for sampling: depends on nothing but its arguments, so a stream that moves to another worker draws the same numbers.
 class CounterNoise {
  public:
   CounterNoise(uint64_t seed, uint32_t choice, uint64_t position);
-  // CounterUniform(seed, choice, position, lane).
+  // Uniform in (0, 1). `lane` tells apart draws for the same position (a token id for Gumbel noise).
   double Uniform(uint64_t lane) const {
     const uint64_t state = Mix64(state_ ^ (lane * 0xD6E8FEB86659FD93ULL + 1));
     return (static_cast<double>(state >> 12) + 0.5) * 0x1.0p-52;

@@ -66,7 +66,6 @@ struct WorkerState {
   uint32_t sent_requests = 0;
   bool breaker_open = false;
 
-  bool Usable() const { return ready && !draining && !breaker_open; }
   bool CanPrefill() const { return description.role != Role::kDecode; }
   bool CanDecode() const { return description.role != Role::kPrefill; }
 };

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
 namespace sluice::cluster {
 namespace {
@@ -19,12 +18,6 @@ struct Candidate {
   double pressure_ms = 0;
   uint32_t cached_tokens = 0;
   double total() const { return compute_ms + queue_ms + transfer_ms + decode_ms + pressure_ms; }
-  std::string Explain() const {
-    return absl::StrFormat("%s->%s: compute %.1f + queue %.1f + transfer %.1f + decode %.1f + pressure %.1f = %.1f ms, %u cached",
-                           prefill == nullptr ? "local" : prefill->description.id.value(),
-                           decode->description.id.value(), compute_ms, queue_ms, transfer_ms, decode_ms, pressure_ms,
-                           total(), cached_tokens);
-  }
 };
 
 class Placer {
@@ -173,9 +166,7 @@ absl::StatusOr<PlacementDecision> Place(const PlacementOptions& options, const P
   decision.split = chosen->prefill != nullptr;
   if (decision.split) decision.prefill = chosen->prefill->description.id;
   decision.decode = chosen->decode->description.id;
-  decision.cost_ms = chosen->total();
   decision.predicted_cached_tokens = chosen->cached_tokens;
-  decision.explanation = absl::StrCat("chosen ", chosen->Explain(), "; best ", all.front().Explain());
   return decision;
 }
 

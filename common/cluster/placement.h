@@ -1,4 +1,4 @@
-// Which workers serve a request: a pure function of the cluster's state and the request, explained by its result.
+// Which workers serve a request: a pure function of the cluster's state and the request.
 #pragma once
 
 #include <cstdint>
@@ -50,10 +50,7 @@ struct PlacementDecision {
   bool split = false;
   WorkerId prefill;  // empty unless split
   WorkerId decode;
-  double cost_ms = 0;
   uint32_t predicted_cached_tokens = 0;
-  // Every term of the chosen cost and of the runner-up, for the debug reply.
-  std::string explanation;
 };
 
 // Errors: UNAVAILABLE when no usable worker or pair exists, saying why each was ruled out (role, readiness, draining, breaker,

@@ -389,15 +389,6 @@ absl::StatusOr<uint64_t> GgufFile::GetU64(absl::string_view key) const {
   return number.bits;
 }
 
-absl::StatusOr<int64_t> GgufFile::GetI64(absl::string_view key) const {
-  SLUICE_ASSIGN_OR_RETURN(const Value* value, Find(key));
-  WideInt number;
-  if (!LoadInt(value->type, value->bytes.data(), &number) || !FitsInt64(number)) {
-    return Mismatch(key, "an integer within int64", *value);
-  }
-  return static_cast<int64_t>(number.bits);
-}
-
 absl::StatusOr<uint32_t> GgufFile::GetU32(absl::string_view key) const {
   SLUICE_ASSIGN_OR_RETURN(const uint64_t value, GetU64(key));
   if (value > std::numeric_limits<uint32_t>::max()) {
@@ -455,17 +446,6 @@ absl::StatusOr<std::vector<int64_t>> GgufFile::GetIntArray(absl::string_view key
       return Mismatch(key, "an array of integers within int64", *value);
     }
     numbers.push_back(static_cast<int64_t>(number.bits));
-  }
-  return numbers;
-}
-
-absl::StatusOr<std::vector<float>> GgufFile::GetF32Array(absl::string_view key) const {
-  SLUICE_ASSIGN_OR_RETURN(const Value* value, FindArray(key));
-  if (value->element != GgufValueType::kF32) return Mismatch(key, "an array of f32", *value);
-  std::vector<float> numbers;
-  numbers.reserve(value->count);
-  for (uint64_t i = 0; i < value->count; ++i) {
-    numbers.push_back(LoadUnaligned<float>(value->bytes.data() + i * sizeof(float)));
   }
   return numbers;
 }

@@ -100,7 +100,6 @@ class GgufFile {
   // the value does not fit. Integers convert between widths and signs when the value fits; GetF64
   // also takes f32.
   absl::StatusOr<uint64_t> GetU64(absl::string_view key) const;
-  absl::StatusOr<int64_t> GetI64(absl::string_view key) const;
   absl::StatusOr<uint32_t> GetU32(absl::string_view key) const;
   absl::StatusOr<double> GetF64(absl::string_view key) const;
   absl::StatusOr<bool> GetBool(absl::string_view key) const;
@@ -108,7 +107,6 @@ class GgufFile {
   // Arrays. Strings are views; integers of any width become int64 (an u64 above int64 is refused).
   absl::StatusOr<std::vector<absl::string_view>> GetStringArray(absl::string_view key) const;
   absl::StatusOr<std::vector<int64_t>> GetIntArray(absl::string_view key) const;
-  absl::StatusOr<std::vector<float>> GetF32Array(absl::string_view key) const;
 
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   // The tensor called `name`, or null.

@@ -19,7 +19,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         sum = sum + text.size() + (text.empty() ? 0u : static_cast<unsigned char>(text.back()));
     }
     if (const auto numbers = file->GetIntArray(key); numbers.ok()) sum = sum + numbers->size();
-    if (const auto numbers = file->GetF32Array(key); numbers.ok()) sum = sum + numbers->size();
     static_cast<void>(file->GetU64(key).ok() || file->GetF64(key).ok());
   }
   return 0;

@@ -75,20 +75,15 @@ TEST(Gguf, ReadsEveryMetadataType) {
   const auto file = GgufFile::Parse(AsBytes(bytes), "test.gguf");
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(*file->GetU64("u8"), 200u);
-  EXPECT_EQ(*file->GetI64("i8"), -3);
   EXPECT_EQ(*file->GetU32("u16"), 40000u);
-  EXPECT_EQ(*file->GetI64("i16"), -300);
   EXPECT_EQ(*file->GetU32("u32"), 4000000000u);
-  EXPECT_EQ(*file->GetI64("i32"), -70000);
   EXPECT_EQ(*file->GetF64("f32"), 0.5);
   EXPECT_EQ(*file->GetF64("f64"), 0.25);
   EXPECT_EQ(*file->GetBool("bool"), true);
   EXPECT_EQ(*file->GetString("string"), "hello");
   EXPECT_EQ(*file->GetU64("u64"), 1ull << 63);
-  EXPECT_EQ(*file->GetI64("i64"), -5000000000);
   EXPECT_THAT(*file->GetStringArray("strings"), ElementsAre("a", "", "bc"));
   EXPECT_THAT(*file->GetIntArray("ints"), ElementsAre(-1, 7));
-  EXPECT_THAT(*file->GetF32Array("floats"), ElementsAre(1.0f, 2.0f));
 }
 
 TEST(Gguf, GettersNameTheKeyAndTheTypeFound) {
@@ -100,14 +95,14 @@ TEST(Gguf, GettersNameTheKeyAndTheTypeFound) {
   EXPECT_THAT(std::string(file->GetU32("string").status().message()),
               HasSubstr("'string' is string, expected an integer"));
   EXPECT_FALSE(file->GetU32("u64").ok());
-  EXPECT_FALSE(file->GetU64("i8").ok());
-  EXPECT_FALSE(file->GetI64("u64").ok());
+  for (const char* negative : {"i8", "i16", "i32", "i64"}) {
+    EXPECT_FALSE(file->GetU64(negative).ok()) << negative;
+  }
   EXPECT_FALSE(file->GetF64("u32").ok());
   EXPECT_FALSE(file->GetBool("u8").ok());
   EXPECT_FALSE(file->GetString("strings").ok());
   EXPECT_FALSE(file->GetStringArray("ints").ok());
   EXPECT_FALSE(file->GetIntArray("floats").ok());
-  EXPECT_FALSE(file->GetF32Array("f32").ok());
 }
 
 TEST(Gguf, TensorsAreViewsWithTheFastestDimensionFirst) {

@@ -82,10 +82,6 @@ class StreamQueue {
     return NextStep();
   }
 
-  bool writing() const {
-    MutexLock lock(mutex_);
-    return writing_.has_value();
-  }
   size_t waiting_bytes() const {
     MutexLock lock(mutex_);
     return waiting_bytes_;

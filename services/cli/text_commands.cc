@@ -19,7 +19,6 @@ struct TextFlags {
   std::string tokens;
   std::string chat;
   bool special = false;
-  bool has_text = false;
 };
 
 absl::StatusOr<std::unique_ptr<const services::TextModel>> LoadTokenizer(const std::string& path) {

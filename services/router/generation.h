@@ -37,7 +37,6 @@ absl::StatusOr<PreparedRequest> PrepareRequest(v1::GenerateRequest request, cons
 struct GenerationReport {
   absl::Status status;
   v1::Usage usage;
-  absl::Time admitted;
   absl::Time first_token = absl::InfiniteFuture();
   cluster::FlowSummary first_choice;
   uint32_t migrations = 0;
