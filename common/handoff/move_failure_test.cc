@@ -65,9 +65,7 @@ TEST(Move, TheCommitMayOvertakeOffers) {
     options.link.reorder = 0.7;
     MoveTest test(options);
     Move move;
-    Begin(test, 60, &move);
-    Compute(test, 60, move);
-    test.world.RunFor(absl::Seconds(2));
+    RunMove(test, 60, &move);
     ExpectContent(test, move);
     ExpectNothingHeld(test, &move);
   }
@@ -96,9 +94,7 @@ TEST(Move, DamagedBytesAreRefused) {
     return 1;
   };
   Move move;
-  Begin(test, 20, &move);
-  Compute(test, 20, move);
-  test.world.RunFor(absl::Seconds(1));
+  RunMove(test, 20, &move);
   ASSERT_TRUE(move.result.has_value());
   EXPECT_TRUE(absl::IsAborted(move.result->status()));
   EXPECT_EQ(test.d.counters.digest_failures, 1u);
@@ -111,9 +107,7 @@ TEST(Move, AFailedReadEndsTheMove) {
   options.link.fetch_error = 1.0;
   MoveTest test(options);
   Move move;
-  Begin(test, 40, &move);
-  Compute(test, 40, move);
-  test.world.RunFor(absl::Seconds(1));
+  RunMove(test, 40, &move);
   ASSERT_TRUE(move.result.has_value());
   EXPECT_TRUE(absl::IsUnavailable(move.result->status()));
   ExpectNothingHeld(test, &move);
@@ -141,9 +135,7 @@ class PeerDown : public ::testing::TestWithParam<std::tuple<bool, int>> {};
 
 TEST_P(PeerDown, TheSurvivorGetsItsPagesBack) {
   const auto [holder_dies, step] = GetParam();
-  MoveOptions options;
-  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
-  MoveTest test(options);
+  MoveTest test(SlowLink());
   Move move;
   Begin(test, 40, &move);
   test.world.RunFor(absl::Milliseconds(150));
@@ -153,7 +145,7 @@ TEST_P(PeerDown, TheSurvivorGetsItsPagesBack) {
   MoveNode& survivor = holder_dies ? test.d : test.p;
   test.network.Crash(dead.inner->node());
   dead.loop.Crash();
-  test.world.RunFor(options.lease * 3);
+  test.world.RunFor(test.options.lease * 3);
   if (holder_dies) {
     ASSERT_TRUE(move.result.has_value());
     if (move.result->ok())
@@ -173,14 +165,9 @@ INSTANTIATE_TEST_SUITE_P(Moments, PeerDown,
                          ::testing::Combine(::testing::Bool(), ::testing::Range(0, 14)));
 
 TEST(Move, AHolderKeepsPagesInPlaceWhenOnlyTheConnectionBroke) {
-  MoveOptions options;
-  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
-  MoveTest test(options);
+  MoveTest test(SlowLink());
   Move move;
-  Begin(test, 20, &move);
-  test.world.RunFor(absl::Milliseconds(200));
-  Compute(test, 20, move);
-  test.world.RunFor(absl::Milliseconds(110));
+  RunUntilReading(test, &move);
   test.network.Disconnect(test.p.inner->node(), test.d.inner->node());
   test.world.RunFor(absl::Seconds(1));
   EXPECT_TRUE(absl::IsUnavailable(test.p.ended[move.lease].first));
@@ -214,9 +201,7 @@ TEST_P(FaultPoints, FailTheMoveAndNothingElse) {
   ExpectNothingHeld(test, &move);
   // And the next one works.
   Move next;
-  Begin(test, 20, &next, 8);
-  Compute(test, 20, next, 8);
-  test.world.RunFor(absl::Seconds(1));
+  RunMove(test, 20, &next, 8);
   ExpectContent(test, next, 8);
   ExpectNothingHeld(test, &next);
 }

@@ -33,6 +33,29 @@ inline void Compute(MoveTest& test, uint32_t tokens, const Move& move, uint64_t 
           [&] { test.ComputeAndOffer(move.lease, seed, tokens, move.grant.held().blocks()); });
 }
 
+// A whole move; a second is ample where nothing goes wrong.
+inline void RunMove(MoveTest& test, uint32_t tokens, Move* move, uint64_t seed = 7) {
+  Begin(test, tokens, move, seed);
+  Compute(test, tokens, *move, seed);
+  test.world.RunFor(absl::Seconds(1));
+}
+
+// Messages and reads take 100 ms, so that a test can act in the middle of a move.
+inline MoveOptions SlowLink() {
+  MoveOptions options;
+  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
+  return options;
+}
+
+// On a slow link: a move of two pages up to where all its four pieces are being read.
+inline void RunUntilReading(MoveTest& test, Move* move) {
+  Begin(test, 20, move);
+  test.world.RunFor(absl::Milliseconds(200));
+  Compute(test, 20, *move);
+  test.world.RunFor(absl::Milliseconds(110));
+  ASSERT_EQ(test.d.taker->fetches_outstanding(), 4u);
+}
+
 inline void ExpectContent(const MoveTest& test, const Move& move, uint64_t seed = 7) {
   ASSERT_TRUE(move.result.has_value());
   ASSERT_TRUE(move.result->ok()) << move.result->status();

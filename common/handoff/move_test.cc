@@ -17,9 +17,7 @@ TEST_P(MoveKinds, BytesArriveAsTheyWereAndCountersAgree) {
   const uint32_t tokens = std::get<2>(GetParam());
   MoveTest test(options);
   Move move;
-  Begin(test, tokens, &move);
-  Compute(test, tokens, move);
-  test.world.RunFor(absl::Seconds(1));
+  RunMove(test, tokens, &move);
   ExpectContent(test, move);
   const LandedSequence& landed = **move.result;
   EXPECT_EQ(landed.prompt, test.Prompt(tokens, 7));
@@ -314,15 +312,9 @@ TEST(Move, WithdrawnMovesNothing) {
 }
 
 TEST(Move, WithdrawnPagesStayPinnedUntilTheTakerHasLetGo) {
-  MoveOptions options;
-  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
-  MoveTest test(options);
+  MoveTest test(SlowLink());
   Move move;
-  Begin(test, 20, &move);
-  test.world.RunFor(absl::Milliseconds(200));
-  Compute(test, 20, move);
-  test.world.RunFor(absl::Milliseconds(150));  // the fetches are under way
-  EXPECT_GT(test.d.taker->fetches_outstanding(), 0u);
+  RunUntilReading(test, &move);
   test.On(test.p, [&] { test.p.source->Withdraw(move.lease, "cancelled"); });
   EXPECT_EQ(test.p.PagesHeld(), 2u);
   test.world.RunFor(absl::Seconds(1));
@@ -332,29 +324,20 @@ TEST(Move, WithdrawnPagesStayPinnedUntilTheTakerHasLetGo) {
 
 TEST(Move, ALostWithdrawalIsLearntFromTheNextRenewal) {
   MoveTest test;
-  Move move;
-  Begin(test, 20, &move);
-  Compute(test, 20, move);
   bool lose = true;
   test.p.tap->on_send = [&](v1::MoveMessage& message, auto&) {
-    return message.has_withdrawn() && std::exchange(lose, false) ? 0 : 1;
-  };
-  // The commit never arrives, so the taker still waits.
-  MoveTest waiting;
-  waiting.p.tap->on_send = [&](v1::MoveMessage& message, auto&) {
+    // Without the commit the taker still waits.
     if (message.has_commit()) return 0;
     return message.has_withdrawn() && std::exchange(lose, false) ? 0 : 1;
   };
-  Move second;
-  Begin(waiting, 20, &second);
-  Compute(waiting, 20, second);
-  waiting.world.RunFor(absl::Seconds(1));
-  waiting.On(waiting.p, [&] { waiting.p.source->Withdraw(second.lease, "cancelled"); });
-  waiting.world.RunFor(waiting.options.lease * 0.7);
-  ASSERT_TRUE(second.result.has_value());
-  EXPECT_TRUE(absl::IsAborted(second.result->status()));
-  EXPECT_EQ(waiting.p.PagesHeld(), 0u);
-  ExpectNothingHeld(waiting, &second);
+  Move move;
+  RunMove(test, 20, &move);
+  test.On(test.p, [&] { test.p.source->Withdraw(move.lease, "cancelled"); });
+  test.world.RunFor(test.options.lease * 0.7);
+  ASSERT_TRUE(move.result.has_value());
+  EXPECT_TRUE(absl::IsAborted(move.result->status()));
+  EXPECT_EQ(test.p.PagesHeld(), 0u);
+  ExpectNothingHeld(test, &move);
 }
 
 TEST(Move, ReleaseGivesEverythingBack) {
@@ -371,15 +354,9 @@ TEST(Move, ReleaseGivesEverythingBack) {
 }
 
 TEST(Move, ReadsUnderWayHoldTheirPagesInQuarantine) {
-  MoveOptions options;
-  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
-  MoveTest test(options);
+  MoveTest test(SlowLink());
   Move move;
-  Begin(test, 20, &move);
-  test.world.RunFor(absl::Milliseconds(200));
-  Compute(test, 20, move);
-  test.world.RunFor(absl::Milliseconds(150));
-  ASSERT_EQ(test.d.taker->fetches_outstanding(), 4u);
+  RunUntilReading(test, &move);
   test.On(test.d, [&] { test.d.taker->Release(move.lease, "cancelled"); });
   ASSERT_TRUE(move.result.has_value());
   EXPECT_TRUE(absl::IsCancelled(move.result->status()));
@@ -391,35 +368,24 @@ TEST(Move, ReadsUnderWayHoldTheirPagesInQuarantine) {
 }
 
 TEST(Move, AReadThatNeverEndsIsEndedByClosingItsConnection) {
-  MoveOptions options;
-  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
-  MoveTest test(options);
+  MoveTest test(SlowLink());
   Move move;
-  Begin(test, 20, &move);
-  test.world.RunFor(absl::Milliseconds(200));
-  Compute(test, 20, move);
-  test.world.RunFor(absl::Milliseconds(110));
-  ASSERT_GT(test.d.taker->fetches_outstanding(), 0u);
+  RunUntilReading(test, &move);
   test.network.Cut(test.p.inner->node(), test.d.inner->node());
-  test.world.RunFor(options.lease * 1.5);
+  test.world.RunFor(test.options.lease * 1.5);
   EXPECT_TRUE(absl::IsAborted(move.result->status())) << "lapsed: no acknowledgement came";
   EXPECT_EQ(test.d.pool->counts().quarantined, 2u);
-  test.world.RunFor(options.lease);
+  test.world.RunFor(test.options.lease);
   EXPECT_EQ(test.d.pool->counts().quarantined, 0u);
   ExpectNothingHeld(test, &move);
 }
 
 TEST(Move, ATakerThatWasStoppedThrowsAwayWhatItRead) {
-  MoveOptions options;
-  options.link.delay_min = options.link.delay_max = absl::Milliseconds(100);
+  MoveOptions options = SlowLink();
   options.digests = DigestMode::kOff;
   MoveTest test(options);
   Move move;
-  Begin(test, 20, &move);
-  test.world.RunFor(absl::Milliseconds(200));
-  Compute(test, 20, move);
-  test.world.RunFor(absl::Milliseconds(110));
-  ASSERT_GT(test.d.taker->fetches_outstanding(), 0u);
+  RunUntilReading(test, &move);
   test.d.loop.Pause();
   test.world.RunFor(options.lease * 2);
   EXPECT_EQ(test.p.PagesHeld(), 0u) << "the holder's lease is over";
