@@ -2,7 +2,8 @@
 #
 # Every library is declared with sluice_library(); its layer follows from its folder. A dependency that points upward
 # or sideways, or a third-party package used outside the folders that own it, is a configure error.
-# Every header is compiled on its own and every library is linked on its own (target all_link_tests).
+# Every header is compiled on its own, by the source file of its name, which includes it first (tests/tidy sees to that), or in
+# the target all_verify_interface_header_sets; every library is linked on its own (target all_link_tests).
 
 set(SLUICE_LAYER_base 0)
 foreach(folder telemetry config device request formats kernels)
@@ -119,10 +120,23 @@ function(sluice_library)
     file(CONFIGURE OUTPUT ${stub} CONTENT "${includes}" @ONLY)
     set(A_SRCS ${stub})
   endif()
+  set(with_source)
+  set(without_source)
+  foreach(header ${A_HDRS})
+    string(REGEX REPLACE "[.]h$" ".cc" source ${header})
+    if(source IN_LIST A_SRCS)
+      list(APPEND with_source ${header})
+    else()
+      list(APPEND without_source ${header})
+    endif()
+  endforeach()
   add_library(${target} STATIC ${A_SRCS})
-  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${A_HDRS})
+  target_sources(${target} PUBLIC
+    FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${with_source}
+    FILE_SET without_source TYPE HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${without_source})
   target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-  set_target_properties(${target} PROPERTIES SLUICE_FOLDER ${folder} VERIFY_INTERFACE_HEADER_SETS ON)
+  set_target_properties(${target} PROPERTIES SLUICE_FOLDER ${folder} VERIFY_INTERFACE_HEADER_SETS ON
+    INTERFACE_HEADER_SETS_TO_VERIFY without_source)
   sluice_link(${target} ${folder} PUBLIC DEPS ${A_DEPS} EXTERNAL ${A_EXTERNAL})
 
   set(link_main ${CMAKE_BINARY_DIR}/link_main.cc)

@@ -116,9 +116,21 @@ def check_code(relative, text):
         yield 1, "header without #pragma once"
 
 
+def check_own_header_first(texts):
+    """A source file that includes its own header first proves that the header needs nothing before it."""
+    for relative, text in texts.items():
+        header = relative.removesuffix(".cc") + ".h"
+        if not relative.endswith(".cc") or header not in texts:
+            continue
+        first = re.search(r'^\s*#\s*include\s*[<"]([^">]+)', text, re.M)
+        if not first or first.group(1) not in (header, header.removeprefix("common/")):
+            yield f"{relative}:1: includes {header} not first"
+
+
 def check_tree(root):
     files = tracked(root)
     texts = {f.relative_to(root).as_posix(): f.read_text(errors="replace") for f in files if f.suffix in CODE}
+    yield from check_own_header_first(texts)
     for relative, text in sorted(texts.items()):
         for number, message in check_code(relative, text):
             yield f"{relative}:{number}: {message}"
@@ -163,10 +175,12 @@ def self_test():
         (root / "common/y").mkdir(parents=True)
         (root / "common/y/CMakeLists.txt").write_text("")
         (root / "common/y/unused.h").write_text("#pragma once\n")
+        (root / "common/y/late.h").write_text("#pragma once\n")
+        (root / "common/y/late.cc").write_text('#include <string>\n#include "y/late.h"\n')
         subprocess.run(["git", "-C", folder, "init", "-q"], check=True)
         subprocess.run(["git", "-C", folder, "add", "-A"], check=True)
         found = "\n".join(check_tree(root))
-        failed += [rule for rule in ("nothing includes", "no README.md") if rule not in found]
+        failed += [rule for rule in ("nothing includes", "no README.md", "late.h not first") if rule not in found]
     return failed
 
 
