@@ -1,13 +1,12 @@
 // Strong types for the identifiers of the system: one cannot be passed where another is meant.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <ostream>
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 
 namespace sluice {
@@ -44,6 +43,9 @@ using Incarnation = StrongId<struct IncarnationTag, uint64_t>;
 using SequenceId = StrongId<struct SequenceIdTag, uint64_t>;
 // Grows at every allocation of any page of a pool; 0 means "never allocated".
 using Generation = StrongId<struct GenerationTag, uint64_t>;
+// A timer of one loop.
+using TimerId = uint64_t;
+inline constexpr TimerId kNoTimer = 0;
 // Index of a page in its pool.
 using PageIndex = StrongId<struct PageIndexTag, uint32_t>;
 
@@ -55,7 +57,7 @@ struct Id128 {
   uint64_t low = 0;
 
   bool IsZero() const { return high == 0 && low == 0; }
-  std::string ToHex() const { return absl::StrFormat("%016x%016x", high, low); }
+  std::string ToHex() const;
   // 16 bytes, big-endian, as carried in protos.
   std::string ToBytes() const;
   // Returns false unless `bytes` is 16 bytes long.

@@ -8,11 +8,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
+#include "base/ids.h"
 
 namespace sluice {
-
-using TimerId = uint64_t;
-inline constexpr TimerId kNoTimer = 0;
 
 // Owned by one loop; not thread-safe. Timers fire in order of their time, equal times in order of their making,
 // so a simulation replays exactly. Cost: O(log n) for each call.

@@ -6,6 +6,7 @@
 #include <future>
 #include <thread>
 
+#include "base/thread_loop.h"
 #include "handoff/worker_test_support.h"
 
 namespace sluice::handoff {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bounded_queue.h"
-#include "base/loop.h"
+#include "base/thread_loop.h"
 
 namespace sluice::transport {
 namespace {

@@ -1,6 +1,6 @@
 #include "base/log.h"
-#include "base/loop.h"
 #include "base/status_macros.h"
+#include "base/thread_loop.h"
 #include "config/config.h"
 #include "config/yaml.h"
 #include "rpc/library.h"

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "base/thread_loop.h"
 #include "config/yaml.h"
 #include "http/openai_server.h"
 #include "rpc/library.h"

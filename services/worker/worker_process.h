@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/loop.h"
+#include "base/thread_loop.h"
 #include "base/random.h"
 #include "engine/model_runner.h"
 #include "handoff/worker.h"

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/thread_loop.h"
 #include "config/config.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"

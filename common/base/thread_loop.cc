@@ -1,4 +1,4 @@
-#include "base/loop.h"
+#include "base/thread_loop.h"
 
 #include <pthread.h>
 #include <sys/epoll.h>
