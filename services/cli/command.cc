@@ -1,8 +1,10 @@
 #include "services/cli/command.h"
 
+#include <CLI/CLI.hpp>
+
 #include <cstdio>
 #include <fstream>
-#include <sstream>
+#include <iterator>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -31,13 +33,8 @@ absl::StatusOr<std::vector<request::TokenId>> ParseTokenList(absl::string_view t
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    // An empty file sets failbit, too.
-    if (file && file.peek() == std::ifstream::traits_type::eof()) return std::string();
-    return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  }
-  return text.str();
+  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 void PrintLine(absl::string_view line) {

@@ -1,8 +1,6 @@
 // What the subcommands of `sluice` share. Results go to stdout, everything else to stderr; exit 0 only on success, 2 on bad usage.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <functional>
 #include <string>
 #include <vector>
@@ -12,6 +10,10 @@
 #include "absl/strings/string_view.h"
 #include "request/sampling.h"
 #include "services/local_model/local_model.h"
+
+namespace CLI {
+class App;
+}
 
 namespace sluice::cli {
 
@@ -36,6 +38,7 @@ void AddModelOptions(CLI::App& command, services::LocalModelOptions* options);
 
 // "1,2,3" to ids. Errors: INVALID_ARGUMENT naming the part that is no number.
 absl::StatusOr<std::vector<request::TokenId>> ParseTokenList(absl::string_view text);
+// The bytes of a file, a device or a pipe.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 // Prints one line to stdout.
 void PrintLine(absl::string_view line);

@@ -1,4 +1,6 @@
 // sluice generate: one prompt, one process, no cluster.
+#include <CLI/CLI.hpp>
+
 #include <boost/json.hpp>
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // sluice logits: teacher-forced logits of every position, for comparison with a reference.
+#include <CLI/CLI.hpp>
+
 #include <memory>
 
 #include "absl/strings/str_cat.h"

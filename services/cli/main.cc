@@ -1,4 +1,6 @@
 // sluice: the command for people.
+#include <CLI/CLI.hpp>
+
 #include <cstdio>
 #include <string>
 

@@ -1,4 +1,6 @@
 // sluice tokenize, detokenize, render: need only the tokenizer and template files of a model.
+#include <CLI/CLI.hpp>
+
 #include <memory>
 
 #include "absl/strings/str_cat.h"

@@ -1,4 +1,6 @@
 // sluice up, sluice down: a whole cluster on loopback.
+#include <CLI/CLI.hpp>
+
 #include <signal.h>
 #include <unistd.h>
 

@@ -1,4 +1,6 @@
 // sluice chat: flags, terminal and Ctrl-C around a ChatSession.
+#include <CLI/CLI.hpp>
+
 #include <unistd.h>
 
 #include <cstdio>

@@ -1,4 +1,6 @@
 // sluice doctor: looks at this machine and says what to do.
+#include <CLI/CLI.hpp>
+
 #include <sys/resource.h>
 #include <unistd.h>
 

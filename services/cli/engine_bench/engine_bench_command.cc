@@ -1,4 +1,6 @@
 // sluice bench engine: flags, and where the figures go.
+#include <CLI/CLI.hpp>
+
 #include <cstdio>
 #include <memory>
 

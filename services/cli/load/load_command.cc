@@ -1,4 +1,6 @@
 // sluice bench serve: flags, plan, progress and report around a LoadRunner.
+#include <CLI/CLI.hpp>
+
 #include <unistd.h>
 
 #include <algorithm>
