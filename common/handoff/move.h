@@ -27,9 +27,8 @@ class Counter {
     value_.store(other.value_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     return *this;
   }
-  operator uint64_t() const {
-    return value_.load(std::memory_order_relaxed);
-  }  // NOLINT: reads like a number
+  // NOLINTNEXTLINE(google-explicit-constructor): reads like a number
+  operator uint64_t() const { return value_.load(std::memory_order_relaxed); }
   void operator++() { *this += 1; }
   void operator+=(uint64_t by) { value_.fetch_add(by, std::memory_order_relaxed); }
   void operator-=(uint64_t by) { value_.fetch_sub(by, std::memory_order_relaxed); }
