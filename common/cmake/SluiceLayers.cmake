@@ -41,6 +41,8 @@ set(SLUICE_OWNERS_sluice_kv_proto handoff)
 set(SLUICE_OWNERS_sluice_grpc rpc services tests)
 
 add_custom_target(all_link_tests)
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/link_main.cc CONTENT "int main() { return 0; }\n" @ONLY)
+add_library(link_main OBJECT EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/link_main.cc)
 # Every test program that this preset runs.
 add_custom_target(all_tests)
 
@@ -139,12 +141,9 @@ function(sluice_library)
     INTERFACE_HEADER_SETS_TO_VERIFY without_source)
   sluice_link(${target} ${folder} PUBLIC DEPS ${A_DEPS} EXTERNAL ${A_EXTERNAL})
 
-  set(link_main ${CMAKE_BINARY_DIR}/link_main.cc)
-  if(NOT EXISTS ${link_main})
-    file(WRITE ${link_main} "int main() { return 0; }\n")
-  endif()
-  add_executable(${target}_links EXCLUDE_FROM_ALL ${link_main})
-  set_target_properties(${target}_links PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/link_tests)
+  add_executable(${target}_links EXCLUDE_FROM_ALL $<TARGET_OBJECTS:link_main>)
+  set_target_properties(${target}_links PROPERTIES LINKER_LANGUAGE CXX
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/link_tests)
   target_link_libraries(${target}_links PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,${target}>)
   add_dependencies(all_link_tests ${target}_links)
 endfunction()
