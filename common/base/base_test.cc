@@ -33,10 +33,10 @@ TEST(Hash, HmacMatchesThePublishedVector) {
 
 TEST(Random, CounterNoiseDependsOnEveryArgumentAndStaysInside) {
   std::set<double> seen;
-  for (uint64_t seed : {0, 1}) {
+  for (uint64_t seed : {0u, 1u}) {
     for (uint32_t choice : {0u, 1u}) {
-      for (uint64_t position : {0, 1}) {
-        for (uint64_t lane : {0, 1}) {
+      for (uint64_t position : {0u, 1u}) {
+        for (uint64_t lane : {0u, 1u}) {
           const double value = CounterNoise(seed, choice, position).Uniform(lane);
           EXPECT_GT(value, 0.0);
           EXPECT_LT(value, 1.0);

@@ -153,10 +153,7 @@ endfunction()
 function(sluice_test)
   cmake_parse_arguments(A "" "NAME;TIMEOUT" "SRCS;DEPS;EXTERNAL;LABELS;ARGS" ${ARGN})
   sluice_folder_of(${CMAKE_CURRENT_SOURCE_DIR} folder)
-  # A fuzz build holds fuzz targets only; a sanitizer build only the tests that carry its label.
-  if(SLUICE_FUZZ)
-    return()
-  endif()
+  # A sanitizer build holds only the tests that carry its label.
   if(SLUICE_SANITIZE MATCHES "thread" AND NOT "tsan" IN_LIST A_LABELS)
     return()
   endif()

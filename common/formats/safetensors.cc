@@ -16,15 +16,15 @@ namespace {
 constexpr absl::string_view kIndexName = "model.safetensors.index.json";
 constexpr absl::string_view kSingleName = "model.safetensors";
 
-struct TypeRow {
+struct ElementType {
   absl::string_view name;
   uint32_t bytes;
 };
 // In the order of SafetensorsType.
-constexpr TypeRow kTypes[] = {{"BOOL", 1},    {"U8", 1},      {"I8", 1},  {"F8_E4M3", 1},
-                              {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"U16", 2}, {"I16", 2},
-                              {"F16", 2},     {"BF16", 2},    {"U32", 4}, {"I32", 4},
-                              {"F32", 4},     {"U64", 8},     {"I64", 8}, {"F64", 8}};
+constexpr ElementType kElementTypes[] = {{"BOOL", 1},    {"U8", 1},      {"I8", 1},  {"F8_E4M3", 1},
+                                         {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"U16", 2}, {"I16", 2},
+                                         {"F16", 2},     {"BF16", 2},    {"U32", 4}, {"I32", 4},
+                                         {"F32", 4},     {"U64", 8},     {"I64", 8}, {"F64", 8}};
 
 struct Placed {
   SafetensorsTensor tensor;
@@ -105,12 +105,12 @@ class HeaderParser {
     tensor.name = std::string(name);
     absl::StatusOr<absl::string_view> type = entry.GetString("dtype");
     if (!type.ok()) return BadTensor(name, type.status().message());
-    const auto* row = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                   [&](const TypeRow& r) { return r.name == *type; });
-    if (row == std::end(kTypes)) {
+    const auto* row = std::find_if(std::begin(kElementTypes), std::end(kElementTypes),
+                                   [&](const ElementType& r) { return r.name == *type; });
+    if (row == std::end(kElementTypes)) {
       return BadTensor(name, absl::StrCat("has the unknown dtype '", type->substr(0, 32), "'"));
     }
-    tensor.type = static_cast<SafetensorsType>(row - std::begin(kTypes));
+    tensor.type = static_cast<SafetensorsType>(row - std::begin(kElementTypes));
     SLUICE_RETURN_IF_ERROR(ReadNumbers(name, entry, "shape", limits_.max_dims, &tensor.shape));
     std::vector<uint64_t> offsets;
     SLUICE_RETURN_IF_ERROR(ReadNumbers(name, entry, "data_offsets", 2, &offsets));
@@ -191,8 +191,10 @@ absl::StatusOr<absl::flat_hash_map<std::string, std::string>> ReadIndex(
 
 }  // namespace
 
-absl::string_view NameOf(SafetensorsType type) { return kTypes[static_cast<int>(type)].name; }
-uint32_t BytesOf(SafetensorsType type) { return kTypes[static_cast<int>(type)].bytes; }
+absl::string_view NameOf(SafetensorsType type) {
+  return kElementTypes[static_cast<int>(type)].name;
+}
+uint32_t BytesOf(SafetensorsType type) { return kElementTypes[static_cast<int>(type)].bytes; }
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensors(absl::Span<const uint8_t> bytes,
                                                    absl::string_view source,

@@ -16,7 +16,7 @@ TEST_P(LostOnce, EndsCleanly) {
   MoveTest test;
   const auto [kind, nth] = GetParam();
   int count = 0;
-  const auto lose = [&](v1::MoveMessage& message, auto&) {
+  const auto lose = [&, kind = kind, nth = nth](v1::MoveMessage& message, auto&) {
     return message.body_case() == kind && count++ == nth ? 0 : 1;
   };
   test.p.tap->on_send = lose;
@@ -183,7 +183,7 @@ class FaultPoints : public ::testing::TestWithParam<std::string> {};
 TEST_P(FaultPoints, FailTheMoveAndNothingElse) {
   MoveTest test;
   for (MoveNode* node : {&test.p, &test.d}) {
-    node->faults.Arm(GetParam(), [node, hit = false]() mutable {
+    node->faults.Arm(GetParam(), [hit = false]() mutable {
       return std::exchange(hit, true) ? absl::OkStatus() : absl::InternalError("fault");
     });
   }

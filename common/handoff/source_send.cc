@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMessageOverhead = 256;
 constexpr size_t kPieceOverhead = 80;
 // How long a full send queue gets to drain.
-constexpr absl::Duration kRetryDelay = absl::Milliseconds(1);
+constexpr absl::Duration kSendRetryDelay = absl::Milliseconds(1);
 
 }  // namespace
 
@@ -86,10 +86,11 @@ void HandoffSource::Flush(Transfer& transfer) {
   if (sent.ok()) return;
   if (!absl::IsResourceExhausted(sent)) return End(lease, sent, /*release=*/false);
   deps_.loop.Cancel(transfer.retry_timer);
-  transfer.retry_timer = deps_.loop.RunAt(deps_.loop.clock().Now() + kRetryDelay, [this, lease] {
-    Transfer* found = Find(lease);
-    if (found != nullptr && !found->ended) Flush(*found);
-  });
+  transfer.retry_timer =
+      deps_.loop.RunAt(deps_.loop.clock().Now() + kSendRetryDelay, [this, lease] {
+        Transfer* found = Find(lease);
+        if (found != nullptr && !found->ended) Flush(*found);
+      });
 }
 
 absl::Status HandoffSource::SendOffer(Transfer& transfer) {

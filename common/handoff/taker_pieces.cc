@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kRemoteKeyMax = transport::kRemoteKeyBytesMax;
 // How long to wait for a read of another user of the transport to end, when none of ours will.
-constexpr absl::Duration kRetryDelay = absl::Milliseconds(1);
+constexpr absl::Duration kFetchRetryDelay = absl::Milliseconds(1);
 
 }  // namespace
 
@@ -189,7 +189,7 @@ void HandoffTaker::StartFetches() {
     wanted_.emplace_front(lease, piece);
     if (!fetches_.empty()) return;  // the next one that ends starts more
     deps_.loop.Cancel(retry_timer_);
-    retry_timer_ = deps_.loop.RunAt(Now() + kRetryDelay, [this] { StartFetches(); });
+    retry_timer_ = deps_.loop.RunAt(Now() + kFetchRetryDelay, [this] { StartFetches(); });
     return;
   }
 }

@@ -30,7 +30,7 @@ std::vector<request::TokenId> SplitTokens(const WorkerTest::Flight& flight) {
 class SplitEqualsLocal : public ::testing::TestWithParam<uint32_t> {};
 
 TEST_P(SplitEqualsLocal, ForEveryPromptLengthAndSampling) {
-  for (uint64_t seed : {2, 3}) {
+  for (uint64_t seed : {2u, 3u}) {
     WorkerTest solo;
     const Request request = MakeRequest(seed, GetParam(), 20);
     const std::shared_ptr<DecodeRecord> local = solo.Local(solo.d(), request);

@@ -43,7 +43,7 @@ TEST_P(TransformerExactness, ChunkingChangesNoBit) {
   const std::vector<TokenId> tokens = Tokens(kLength, 1);
   LoadedModel fp8 = Load(KvFormat::kGqaFp8);
   const std::vector<float> whole = AllLogits(fp8, tokens);
-  for (size_t chunk : {1, 7, 32, 33, 200}) {
+  for (size_t chunk : {1u, 7u, 32u, 33u, 200u}) {
     EXPECT_TRUE(SameBits(AllLogits(fp8, tokens, chunk), whole)) << "chunk " << chunk;
   }
   LoadedModel bf16 = Load(KvFormat::kBf16);
