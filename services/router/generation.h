@@ -39,8 +39,7 @@ struct GenerationReport {
   v1::Usage usage;
   absl::Time first_token = absl::InfiniteFuture();
   cluster::FlowSummary first_choice;
-  uint32_t migrations = 0;
-  uint32_t retries = 0;
+  std::vector<cluster::FlowMove> moves;  // of all choices
 };
 
 // Owned by the router's loop, held by shared_ptr from Start to OnEnd.
