@@ -1,4 +1,5 @@
 // sluice perplexity: how well a model predicts a text, and what a KV format or other weights cost.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>

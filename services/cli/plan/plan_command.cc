@@ -1,4 +1,5 @@
 // sluice plan: how many tokens of KV cache fit beside a model's weights.
+#include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <cmath>
 #include <filesystem>

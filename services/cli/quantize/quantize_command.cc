@@ -1,4 +1,5 @@
 // sluice quantize: a model's folder with its weights in another format.
+#include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <memory>
 
