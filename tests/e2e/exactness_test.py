@@ -1,5 +1,5 @@
 """What surrounds a request changes neither its tokens nor the logits behind any of them: many at once, split or local, in chunks
-or whole, cached or cold, preempted or not, over either transport. The engine alone: common/engine/llama/llama_engine_test.cc."""
+or whole, cached or cold, preempted or not, over either transport. The engine alone: common/engine/transformer/transformer_engine_test.cc."""
 import concurrent.futures
 import json
 import random
