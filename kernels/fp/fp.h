@@ -11,6 +11,8 @@
 
 namespace sluice::kernels {
 
+constexpr float kE4m3Max = 448.0f;
+
 static inline uint32_t FloatBits(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
