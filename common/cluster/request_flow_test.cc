@@ -594,7 +594,7 @@ TEST_F(RequestFlowTest, MeasuresWhatTheClientWaitsFor) {
   client_.prefills[0].events->OnFirstToken(Token(100), FinishReason::kNone);
   client_.decodes[0].events->OnStarted(0, 0, "test");
   world_.RunFor(absl::Milliseconds(40));
-  client_.decodes[0].events->OnToken(1, Token(101), FinishReason::kNone, 0);
+  client_.decodes[0].events->OnToken(1, Token(101), FinishReason::kNone);
   client_.decodes[0].events->OnEnd(absl::UnavailableError("the stream broke"), {});
   world_.RunFor(absl::Milliseconds(70));
   ASSERT_EQ(client_.decodes.size(), 2u);

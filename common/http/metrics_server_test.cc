@@ -87,7 +87,9 @@ TEST_F(MetricsServerTest, HalfOpenConnectionsKeepNobodyOut) {
   for (int i = 0; i < 300; ++i) {
     half_open.push_back(Connect());
     if (i % 2 == 0) asio::write(*half_open.back(), asio::buffer(std::string("GET /metr")));
-    if (i % 100 == 50) EXPECT_TRUE(absl::StartsWith(Get("/live"), "HTTP/1.1 200"));
+    if (i % 100 == 50) {
+      EXPECT_TRUE(absl::StartsWith(Get("/live"), "HTTP/1.1 200"));
+    }
   }
   EXPECT_TRUE(absl::EndsWith(Get("/metrics"), "sluice_x 1\n"));
 }

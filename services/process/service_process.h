@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/fault.h"
-#include "base/loop.h"
+#include "base/thread_loop.h"
 #include "http/metrics_server.h"
 #include "rpc/server.h"
 #include "rpc/service_state.h"

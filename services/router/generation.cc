@@ -127,6 +127,7 @@ Generation::Generation(cluster::FlowEnvironment& environment, PreparedRequest pr
       sink_(std::move(sink)),
       on_token_(std::move(on_token)),
       done_(std::move(done)) {
+  report_.admitted = env_.loop.clock().Now();
 }
 
 Generation::~Generation() = default;

@@ -37,6 +37,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(v1::GenerateRequest request, cons
 struct GenerationReport {
   absl::Status status;
   v1::Usage usage;
+  absl::Time admitted;
   absl::Time first_token = absl::InfiniteFuture();
   cluster::FlowSummary first_choice;
   std::vector<cluster::FlowMove> moves;  // of all choices

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/bounded_queue.h"
+#include "base/thread_loop.h"
 #include "engine/toy_model.h"
 #include "grpcpp/support/server_callback.h"
 #include "rpc/domain.h"
@@ -118,7 +119,7 @@ class RouterCoreTest : public testing::Test {
   const std::unique_ptr<ThreadLoop> text_loop_ = *ThreadLoop::Start("text", clock_, 1000);
   SecureRandom random_;
   telemetry::Registry registry_;
-  const std::unique_ptr<RouterMetrics> metrics_ = MakeTelemetryMetrics(registry_);
+  const std::unique_ptr<RouterMetrics> metrics_ = MakeTelemetryMetrics(registry_, {});
   rpc::ServiceState state_;
   BoundedQueue<absl::Status> ends_{16};
   std::unique_ptr<RouterCore> core_;
