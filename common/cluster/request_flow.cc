@@ -78,7 +78,7 @@ RequestFlow::~RequestFlow() {
 
 void RequestFlow::Start() {
   env_.budget.OnRequest();
-  waiting_since_ = env_.loop.clock().Now();
+  phase_since_ = waiting_since_ = env_.loop.clock().Now();
   if (spec_.context.deadline != absl::InfiniteFuture()) {
     deadline_timer_ = env_.loop.RunAt(spec_.context.deadline, [weak = weak_from_this()] {
       if (auto flow = weak.lock()) {
@@ -99,7 +99,8 @@ void RequestFlow::OnWorkerLost(const WorkerId& worker) {
   const bool prefill_busy = phase_ < Phase::kPrefilling || attempt_.prefill_call.has_value();  // before: its credit is awaited
   const bool prefill_matters = prefill_busy && (!attempt_.prompt_ready || emitted_.empty());
   if (attempt_.decision.decode == worker || (attempt_.decision.prefill == worker && prefill_matters)) {
-    Fail(worker, absl::UnavailableError(absl::StrCat("worker ", worker.value(), " is gone")));
+    Fail(worker, absl::UnavailableError(absl::StrCat("worker ", worker.value(), " is gone")),
+         MoveCause::kWorkerLost);
   }
 }
 
@@ -328,6 +329,7 @@ void RequestFlow::OnDecodeEnd(const absl::Status& status, const engine::Sequence
 
 void RequestFlow::Emit(const SampledToken& token, FinishReason finish) {
   const uint32_t position = tokens_emitted();
+  MeasureToken();
   emitted_.push_back(token.token);
   failures_ = 0;
   if (phase_ != Phase::kStreaming) SetPhase(Phase::kStreaming);
@@ -335,7 +337,23 @@ void RequestFlow::Emit(const SampledToken& token, FinishReason finish) {
   if (finish != FinishReason::kNone && !IsTerminal(phase_)) End(absl::OkStatus());
 }
 
-void RequestFlow::Fail(const WorkerId& worker, const absl::Status& status) {
+void RequestFlow::MeasureToken() {
+  const absl::Time now = env_.loop.clock().Now();
+  if (emitted_.empty()) {
+    LeavePhase();
+  } else if (emitted_.size() == 1 && attempt_.decision.split && summary_.moves.empty()) {
+    const WorkerState* decode = env_.directory.Find(attempt_.decision.decode);
+    const double step_ms = decode == nullptr ? 0 : decode->load.decode_step_ms;
+    summary_.exposed =
+        std::max(now - last_token_at_ - absl::Milliseconds(step_ms), absl::ZeroDuration());
+  }
+  for (FlowMove& move : summary_.moves) {
+    if (move.migration && !move.gap.has_value()) move.gap = now - last_token_at_;
+  }
+  last_token_at_ = now;
+}
+
+void RequestFlow::Fail(const WorkerId& worker, const absl::Status& status, MoveCause cause) {
   if (IsTerminal(phase_)) return;
   const FailureKind kind = Classify(status);
   if (kind == FailureKind::kFinal) return End(status);
@@ -359,6 +377,7 @@ void RequestFlow::Fail(const WorkerId& worker, const absl::Status& status) {
     if (summary_.migrations >= env_.retry.migrations_max) return End(status);
     ++summary_.migrations;
   }
+  summary_.moves.push_back({cause, /*migration=*/!emitted_.empty(), std::nullopt});
   SetPhase(Phase::kPlaced);
   waiting_since_ = env_.loop.clock().Now();
   RunAfter(failures_ == 1 ? absl::ZeroDuration() : Backoff(env_.retry, failures_, env_.random),
@@ -413,7 +432,15 @@ void RequestFlow::End(const absl::Status& status) {
 
 void RequestFlow::SetPhase(Phase phase) {
   SLUICE_DCHECK(phase == phase_ || MayFollow(phase_, phase)) << PhaseName(phase_) << " -> " << PhaseName(phase);
+  if (emitted_.empty()) LeavePhase();
   phase_ = phase;
+}
+
+void RequestFlow::LeavePhase() {
+  const absl::Time now = env_.loop.clock().Now();
+  summary_.until_first_token[static_cast<size_t>(std::min(phase_, Phase::kPrefilling))] +=
+      now - phase_since_;
+  phase_since_ = now;
 }
 
 void RequestFlow::RunAfter(absl::Duration delay, void (RequestFlow::*step)()) {

@@ -2,6 +2,7 @@
 // A state machine without I/O of its own; it runs unchanged in the router and in the simulation.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "base/loop.h"
 #include "cluster/directory.h"
 #include "cluster/placement.h"
@@ -32,6 +34,14 @@ struct FlowSpec {
   Id128 decode_numerics;
 };
 
+// One change of workers.
+struct FlowMove {
+  MoveCause cause;
+  bool migration = false;  // after the first token; else a retry
+  std::optional<absl::Duration>
+      gap;  // of a migration: from the last token before it to the first one after it
+};
+
 struct FlowSummary {
   request::Usage usage;
   uint32_t attempts = 0;
@@ -41,6 +51,11 @@ struct FlowSummary {
   WorkerId decode;
   uint64_t transferred_bytes = 0;
   uint32_t predicted_cached_tokens = 0;
+  std::vector<FlowMove> moves;  // at most attempts_max + migrations_max
+  // Time until the first token: in ADMITTED, PLACED and RESERVED, and from PREFILLING on.
+  std::array<absl::Duration, 4> until_first_token;
+  // Split and never moved: the gap between token 1 and 2 beyond one step of the decode worker.
+  std::optional<absl::Duration> exposed;
 };
 
 // Called on the flow's loop, never from within a call to the flow.
@@ -125,12 +140,19 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
   void OnDecodeEnd(const absl::Status& status, const engine::SequenceStats& stats);
 
   void Emit(const request::SampledToken& token, request::FinishReason finish);
-  void Fail(const WorkerId& worker, const absl::Status& status);
+  // What an emitted token says about waiting: before it counts as emitted.
+  void MeasureToken();
+  void Fail(const WorkerId& worker, const absl::Status& status) {
+    Fail(worker, status, MoveCauseOf(status));
+  }
+  void Fail(const WorkerId& worker, const absl::Status& status, MoveCause cause);
   void WaitForRoom(const absl::Status& status);
   void Unbook(bool prefill);
   void DropAttempt();
   void End(const absl::Status& status);
   void SetPhase(request::Phase phase);
+  // Books the time in the present phase, before the first token.
+  void LeavePhase();
   void RunAfter(absl::Duration delay, void (RequestFlow::*step)());
 
   FlowEnvironment& env_;
@@ -146,6 +168,8 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
   uint32_t dispatches_ = 0;  // numbers attempts; unlike summary_.attempts it counts refused ones too
   absl::Status last_failure_;
   absl::Time waiting_since_ = absl::InfiniteFuture();
+  absl::Time phase_since_;
+  absl::Time last_token_at_;
   uint32_t failures_ = 0;
   bool announced_ = false;
   TimerId deadline_timer_ = kNoTimer;

@@ -1,12 +1,13 @@
 // The flow against a scripted cluster: each test says what workers answer, and checks what the client sees and what is given back.
 #include "cluster/request_flow.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <functional>
 #include <map>
 #include <set>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include <utility>
 
 #include "tests/support/sim_loop.h"
 
@@ -507,6 +508,52 @@ TEST_F(RequestFlowTest, NoWorkersMeansWaitingForThem) {
   client_.decodes[0].events->OnToken(0, Token(100), FinishReason::kStop, 0);
   EXPECT_TRUE(events_.status.ok());
   EXPECT_EQ(events_.summary.usage.cached_tokens, 3u);
+}
+
+TEST_F(RequestFlowTest, MeasuresWhatTheClientWaitsFor) {
+  LoadReport load;
+  load.decode_step_ms = 15;
+  for (const char* worker : {"d0", "d1"})
+    directory_.ReportLoad(WorkerId(worker), Incarnation(1), load);
+  client_.hold_admits = true;
+  auto flow = Start();
+  world_.RunFor(absl::Milliseconds(30));
+  for (auto& answer : std::exchange(client_.held_admits, {})) answer();
+  client_.hold_admits = false;
+  world_.RunFor(absl::ZeroDuration());
+  ASSERT_EQ(client_.prefills.size(), 1u);
+  world_.RunFor(absl::Milliseconds(50));
+  client_.prefills[0].events->OnFirstToken(Token(100), FinishReason::kNone);
+  client_.decodes[0].events->OnStarted(0, 0, "test");
+  world_.RunFor(absl::Milliseconds(40));
+  client_.decodes[0].events->OnToken(1, Token(101), FinishReason::kNone, 0);
+  client_.decodes[0].events->OnEnd(absl::UnavailableError("the stream broke"), {});
+  world_.RunFor(absl::Milliseconds(70));
+  ASSERT_EQ(client_.decodes.size(), 2u);
+  Serve(8);
+  ASSERT_TRUE(events_.done && events_.status.ok()) << events_.status;
+  const FlowSummary& summary = events_.summary;
+  EXPECT_EQ(summary.until_first_token[1], absl::Milliseconds(30));
+  EXPECT_EQ(summary.until_first_token[3], absl::Milliseconds(50));
+  EXPECT_EQ(summary.until_first_token[0] + summary.until_first_token[2], absl::ZeroDuration());
+  EXPECT_EQ(summary.exposed, absl::Milliseconds(25));
+  ASSERT_EQ(summary.moves.size(), 1u);
+  EXPECT_EQ(MoveCauseName(summary.moves[0].cause), "unavailable");
+  EXPECT_TRUE(summary.moves[0].migration);
+  EXPECT_EQ(summary.moves[0].gap, absl::Milliseconds(70));
+}
+
+TEST_F(RequestFlowTest, ALostWorkerBeforeTheFirstTokenIsARetry) {
+  auto flow = Start();
+  flow->OnWorkerLost(client_.prefills[0].worker);
+  world_.RunFor(absl::Seconds(1));
+  Serve(8);
+  ASSERT_TRUE(events_.done && events_.status.ok()) << events_.status;
+  ASSERT_EQ(events_.summary.moves.size(), 1u);
+  EXPECT_EQ(MoveCauseName(events_.summary.moves[0].cause), "worker_lost");
+  EXPECT_FALSE(events_.summary.moves[0].migration);
+  EXPECT_FALSE(events_.summary.moves[0].gap.has_value());
+  EXPECT_FALSE(events_.summary.exposed.has_value());
 }
 
 }  // namespace

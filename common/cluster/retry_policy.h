@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/random.h"
 
@@ -44,6 +46,56 @@ inline FailureKind Classify(const absl::Status& status) {
     case absl::StatusCode::kNotFound:   // the reservation lapsed before it was asked for
     case absl::StatusCode::kFailedPrecondition: return FailureKind::kRetry;
     default: return FailureKind::kFinal;
+  }
+}
+
+// Why a request left a worker, for metrics.
+enum class MoveCause {
+  kWorkerLost,   // the worker left the cluster
+  kUnavailable,  // it could not be reached, or its stream broke
+  kAborted,    // a lease, incarnation or page did not match any more, or the sequence was preempted
+               // for good
+  kNoRoom,     // it had accepted the request and then lacked room
+  kCancelled,  // it gave up by itself: it drains, or its peer did
+  kInternal,   // an error of the worker
+};
+inline constexpr std::array<MoveCause, 6> kMoveCauses = {
+    MoveCause::kWorkerLost, MoveCause::kUnavailable, MoveCause::kAborted,
+    MoveCause::kNoRoom,     MoveCause::kCancelled,   MoveCause::kInternal};
+
+inline absl::string_view MoveCauseName(MoveCause cause) {
+  switch (cause) {
+    case MoveCause::kWorkerLost:
+      return "worker_lost";
+    case MoveCause::kUnavailable:
+      return "unavailable";
+    case MoveCause::kAborted:
+      return "aborted";
+    case MoveCause::kNoRoom:
+      return "no_room";
+    case MoveCause::kCancelled:
+      return "cancelled";
+    case MoveCause::kInternal:
+      return "internal";
+  }
+  return "unknown";
+}
+
+// The cause behind the status of a call to a worker that Classify does not call final.
+inline MoveCause MoveCauseOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      return MoveCause::kUnavailable;
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kFailedPrecondition:
+      return MoveCause::kAborted;
+    case absl::StatusCode::kResourceExhausted:
+      return MoveCause::kNoRoom;
+    case absl::StatusCode::kCancelled:
+      return MoveCause::kCancelled;
+    default:
+      return MoveCause::kInternal;
   }
 }
 

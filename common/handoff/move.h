@@ -33,6 +33,7 @@ class Counter {
   void operator++() { *this += 1; }
   void operator+=(uint64_t by) { value_.fetch_add(by, std::memory_order_relaxed); }
   void operator-=(uint64_t by) { value_.fetch_sub(by, std::memory_order_relaxed); }
+  void Set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
 
  private:
   std::atomic<uint64_t> value_{0};
@@ -53,6 +54,8 @@ struct MoveCounters {
   Counter digest_failures;
   Counter lease_expiries;
   Counter quarantined_now;  // pages given up while a read into them may still run
+  Counter quarantined_since_ns;  // when the oldest of them was given up, by the loop's clock; 0:
+                                 // there are none
 };
 
 // Most pieces of one Offer; a longer one is refused.

@@ -384,8 +384,11 @@ TEST(Move, ReadsUnderWayHoldTheirPagesInQuarantine) {
   EXPECT_TRUE(absl::IsCancelled(move.result->status()));
   EXPECT_EQ(test.d.pool->counts().quarantined, 2u);
   EXPECT_EQ(test.d.counters.quarantined_now, 2u);
+  EXPECT_EQ(test.d.counters.quarantined_since_ns,
+            static_cast<uint64_t>(absl::ToUnixNanos(test.world.Now())));
   test.world.RunFor(absl::Milliseconds(300));
   EXPECT_EQ(test.d.pool->counts().quarantined, 0u);
+  EXPECT_EQ(test.d.counters.quarantined_since_ns, 0u);
   ExpectNothingHeld(test, &move);
 }
 

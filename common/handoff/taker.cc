@@ -174,6 +174,7 @@ void HandoffTaker::MaybeLand(Reservation& reservation) {
   if (!status.ok()) return Drop(lease, absl::AbortedError(status.message()), /*tell=*/true);
 
   reservation.landed = true;
+  if (reservation.pieces_done > 0) reservation.transfer = Now() - reservation.first_piece_at;
   ++deps_.counters.transfers_completed;
   deps_.counters.bytes_received += reservation.bytes_done;
   deps_.counters.pieces_received += reservation.pieces_done;
@@ -202,6 +203,7 @@ void HandoffTaker::Deliver(Reservation& reservation) {
                          static_cast<uint32_t>(landed.prompt.size()));
   landed.cached_tokens = reservation.commit->cached_tokens();
   landed.bytes = reservation.bytes_done;
+  landed.transfer = reservation.transfer;
   landed.same_numerics = reservation.same_numerics;
   LandedCallback callback = std::move(reservation.on_landed);
   deps_.loop.Cancel(reservation.lease_timer);
@@ -241,12 +243,25 @@ void HandoffTaker::QuarantineReads(Reservation& reservation) {
   const uint64_t count = pages.size();
   deps_.counters.quarantined_now += count;
   const std::shared_ptr<Quarantined> quarantined(
-      new Quarantined{deps_.pool.QuarantinePages(std::move(pages)), deps_.counters, count});
+      new Quarantined{deps_.pool.QuarantinePages(std::move(pages)), *this, count,
+                      quarantines_.insert(quarantines_.end(), Now())});
+  PublishQuarantineAge();
   for (Fetch* fetch : reads) fetch->quarantined = quarantined;
   deps_.loop.RunAt(Now() + options_.lease, [this, held = std::weak_ptr<Quarantined>(quarantined),
                                             endpoint = *reservation.endpoint] {
     if (!held.expired()) deps_.transport.Close(endpoint);
   });
+}
+
+void HandoffTaker::EndQuarantine(const Quarantined& quarantined) {
+  deps_.counters.quarantined_now -= quarantined.pages;
+  quarantines_.erase(quarantined.since);
+  PublishQuarantineAge();
+}
+
+void HandoffTaker::PublishQuarantineAge() {
+  deps_.counters.quarantined_since_ns.Set(
+      quarantines_.empty() ? 0 : static_cast<uint64_t>(absl::ToUnixNanos(quarantines_.front())));
 }
 
 void HandoffTaker::OnPeerDown(transport::EndpointId endpoint, const absl::Status& reason) {

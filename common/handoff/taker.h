@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,6 +54,7 @@ struct LandedSequence {
   uint32_t held_tokens = 0;    // were here before the transfer
   uint32_t cached_tokens = 0;  // the holder had them cached
   uint64_t bytes = 0;
+  absl::Duration transfer;  // from the first offered piece to the last verified one
   // The holder computes the same bits as this worker: its blocks may be published under this
   // worker's keys.
   bool same_numerics = false;
@@ -113,9 +115,10 @@ class HandoffTaker {
   // Pages that wait for reads to end. Shared by those reads; the last one gives the pages back.
   struct Quarantined {
     kv::PagePool::Quarantine ticket;
-    MoveCounters& counters;
+    HandoffTaker& taker;
     uint64_t pages;
-    ~Quarantined() { counters.quarantined_now -= pages; }
+    std::list<absl::Time>::iterator since;
+    ~Quarantined() { taker.EndQuarantine(*this); }
   };
   // One read under way.
   struct Fetch {
@@ -149,6 +152,8 @@ class HandoffTaker {
   // Ends a reservation that will not be used. `tell`: the holder can be told.
   void Drop(LeaseId lease, const absl::Status& status, bool tell);
   void QuarantineReads(Reservation& reservation);
+  void EndQuarantine(const Quarantined& quarantined);
+  void PublishQuarantineAge();
 
   // Leases (taker_lease.cc).
   absl::Duration LeaseSpan() const { return options_.lease * (1.0 - options_.drift_margin); }
@@ -179,6 +184,8 @@ class HandoffTaker {
 
   const TakerOptions options_;
   const Dependencies deps_;
+  std::list<absl::Time>
+      quarantines_;  // when each began, oldest first; outlives the fetches that hold them
   // Ordered: whatever iterates must do so in the same order in every run of a simulation.
   absl::btree_map<LeaseId, std::unique_ptr<Reservation>> reservations_;
   absl::btree_map<transport::FetchId, Fetch> fetches_;

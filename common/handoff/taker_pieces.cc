@@ -103,6 +103,7 @@ void HandoffTaker::OnOffer(transport::EndpointId from, const v1::Offer& offer,
     reservation->remote_key =
         offer.remote_key().empty() ? reservation->remote_key : offer.remote_key();
   }
+  if (reservation->pieces.empty()) reservation->first_piece_at = Now();
   size_t at = 0;
   std::vector<size_t> arrived;
   for (int i = 0; i < offer.pieces_size() && status.ok(); ++i) {

@@ -53,6 +53,8 @@ struct HandoffTaker::Reservation {
   std::vector<Piece> pieces;
   std::vector<bool> covered;                      // [prompt_blocks][layers]: in some accepted piece
   std::vector<std::optional<HolderPage>> behind;  // by block
+  absl::Time first_piece_at;                      // when it was offered
+  absl::Duration transfer;                        // from then to the landing
   size_t pieces_done = 0;
   size_t reads = 0;  // under way
   uint64_t bytes_done = 0;

@@ -62,6 +62,9 @@ class PrefillEvents {
 class DecodeEvents {
  public:
   virtual ~DecodeEvents() = default;
+  // Before OnStarted, if pages came from a holder: `transfer` is the time from its first offered
+  // piece to the last verified one.
+  virtual void OnLanded(absl::Duration /*transfer*/) {}
   // The pages are verified (or the prompt is being computed here).
   virtual void OnStarted(uint32_t held_tokens, uint64_t transferred_bytes,
                          absl::string_view transport) = 0;

@@ -82,6 +82,7 @@ absl::Status WorkerImpl::SubmitLanded(DecodeState& state, LandedSequence landed)
   if (status.ok()) status = engine_->Submit(std::move(spec));
   if (!status.ok()) return status;
   state.in_engine = true;
+  if (landed.bytes > 0) state.events->OnLanded(landed.transfer);
   state.events->OnStarted(landed.held_tokens, landed.bytes, deps_.transport.capabilities().name);
   ScheduleStep();
   return absl::OkStatus();

@@ -51,6 +51,8 @@ TEST_P(SplitEqualsLocal, ForEveryPromptLengthAndSampling) {
     EXPECT_EQ(flight.decode->transport, "loopback");
     EXPECT_GT(flight.decode->bytes, 0u);
     EXPECT_EQ(flight.decode->bytes, flight.prefill->bytes);
+    EXPECT_TRUE(flight.decode->transfer.has_value());
+    EXPECT_FALSE(local->transfer.has_value());
     EXPECT_EQ(test.p().worker->counters().bytes_sent, test.d().worker->counters().bytes_received);
     EXPECT_EQ(
         test.p().worker->counters().stale_messages + test.d().worker->counters().stale_messages,

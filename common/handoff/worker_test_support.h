@@ -30,6 +30,7 @@ struct PrefillRecord {
   uint64_t bytes = 0;
 };
 struct DecodeRecord {
+  std::optional<absl::Duration> transfer;
   int started = 0;
   uint32_t held_tokens = 0;
   uint64_t bytes = 0;
@@ -71,6 +72,10 @@ class PrefillRecorder final : public PrefillEvents {
 class DecodeRecorder final : public DecodeEvents {
  public:
   explicit DecodeRecorder(std::shared_ptr<DecodeRecord> record) : record_(std::move(record)) {}
+  void OnLanded(absl::Duration transfer) override {
+    SLUICE_CHECK(record_->started == 0 && !record_->transfer.has_value());
+    record_->transfer = transfer;
+  }
   void OnStarted(uint32_t held_tokens, uint64_t bytes, absl::string_view transport) override {
     SLUICE_CHECK(record_->ended == 0 && ++record_->started == 1);
     record_->held_tokens = held_tokens;

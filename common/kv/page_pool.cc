@@ -1,8 +1,11 @@
 // Invariants of State, all under its mutex:
 //   refs[i] > 0                      -> the page is active (or quarantined)
 //   refs[i] == 0 and cached[i]       -> the page is cached
-//   refs[i] == 0 and not cached[i]   -> the page is in the free list exactly once, or on its way there (scrubbing counts as active)
-// A generation of 0 in `generations` means free; a PageRef matches only while its generation is the page's.
+//   refs[i] == 0 and not cached[i]   -> the page is in the free list exactly once, or on its way
+//   there (scrubbing counts as active) usage[t] counts the pages of tenant t that are not in the
+//   free list; tenants without any have no entry
+// A generation of 0 in `generations` means free; a PageRef matches only while its generation is the
+// page's.
 #include "kv/page_pool.h"
 
 #include <atomic>
@@ -10,6 +13,7 @@
 #include <deque>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/mutex.h"
@@ -25,11 +29,16 @@ struct PagePool::State {
     bool quarantined = false;
     TenantId tenant;
   };
+  struct Usage {
+    uint64_t pages = 0;
+    uint64_t cached_idle = 0;
+  };
 
   Mutex mutex;
   std::vector<Page> pages SLUICE_GUARDED_BY(mutex);
   std::deque<uint32_t> free SLUICE_GUARDED_BY(mutex);
   uint64_t last_generation SLUICE_GUARDED_BY(mutex) = 0;
+  absl::flat_hash_map<TenantId, Usage> usage SLUICE_GUARDED_BY(mutex);
   uint64_t cached_idle SLUICE_GUARDED_BY(mutex) = 0;
   uint64_t quarantined SLUICE_GUARDED_BY(mutex) = 0;
   std::shared_ptr<Evictor> evictor SLUICE_GUARDED_BY(mutex);
@@ -39,6 +48,19 @@ struct PagePool::State {
     if (ref.index.value() >= pages.size() || ref.generation.value() == 0) return nullptr;
     Page& page = pages[ref.index.value()];
     return page.generation == ref.generation.value() ? &page : nullptr;
+  }
+
+  void BecomeIdle(const Page& page) SLUICE_REQUIRES(mutex) {
+    ++cached_idle;
+    ++usage[page.tenant].cached_idle;
+  }
+  void LeaveIdle(const Page& page) SLUICE_REQUIRES(mutex) {
+    --cached_idle;
+    --usage[page.tenant].cached_idle;
+  }
+  void ForgetPage(const TenantId& tenant) SLUICE_REQUIRES(mutex) {
+    const auto found = usage.find(tenant);
+    if (--found->second.pages == 0) usage.erase(found);
   }
 };
 
@@ -115,6 +137,7 @@ absl::StatusOr<std::vector<PageLease>> PagePool::Allocate(size_t count, Id128 ow
       MutexLock lock(state_->mutex);
       free_now = state_->free.size();
       if (free_now >= count) {
+        if (count > 0) state_->usage[tenant].pages += count;
         for (size_t i = 0; i < count; ++i) {
           const uint32_t index = state_->free.front();
           state_->free.pop_front();
@@ -129,7 +152,7 @@ absl::StatusOr<std::vector<PageLease>> PagePool::Allocate(size_t count, Id128 ow
       missing = count - free_now;
       evictor = state_->evictor;
     }
-    if (evictor == nullptr || (*evictor)(missing) == 0) {
+    if (evictor == nullptr || (*evictor)(missing, tenant) == 0) {
       return absl::ResourceExhaustedError(absl::StrCat("page pool: ", count, " pages wanted, ", free_now, " of ",
                                                        pages_total_, " free and none to evict"));
     }
@@ -152,7 +175,7 @@ absl::StatusOr<PageLease> PagePool::Acquire(PageRef ref) {
     return absl::NotFoundError(absl::StrCat("page ", ref.index.value(), " is not of generation ",
                                             ref.generation.value(), " any more"));
   }
-  if (page->refs == 0) --state_->cached_idle;
+  if (page->refs == 0) state_->LeaveIdle(*page);
   ++page->refs;
   return PageLease(this, ref);
 }
@@ -178,7 +201,7 @@ bool PagePool::Unmark(PageRef ref, bool only_if_idle) {
     if (page == nullptr || !page->cached || (only_if_idle && page->refs > 0)) return false;
     page->cached = false;
     if (page->refs > 0) return false;
-    --state_->cached_idle;
+    state_->LeaveIdle(*page);
     page->refs = 1;  // ours while it is scrubbed
   }
   DropReference(ref);
@@ -235,7 +258,7 @@ void PagePool::DropReference(PageRef ref) {
     SLUICE_CHECK(page != nullptr && page->refs > 0);
     if (page->refs > 1 || page->cached) {
       --page->refs;
-      if (page->refs == 0) ++state_->cached_idle;
+      if (page->refs == 0) state_->BecomeIdle(*page);
       return;
     }
   }
@@ -245,6 +268,7 @@ void PagePool::DropReference(PageRef ref) {
   State::Page& page = state_->pages[ref.index.value()];
   page.generation = 0;
   page.refs = 0;
+  state_->ForgetPage(page.tenant);
   page.tenant = TenantId();
   state_->free.push_back(ref.index.value());
 }
@@ -277,6 +301,24 @@ PageCounts PagePool::counts() const {
   counts.quarantined = state_->quarantined;
   counts.active = pages_total_ - counts.free - counts.cached - counts.quarantined;
   return counts;
+}
+
+std::vector<TenantPages> PagePool::tenants() const {
+  MutexLock lock(state_->mutex);
+  std::vector<TenantPages> tenants;
+  tenants.reserve(state_->usage.size());
+  for (const auto& [tenant, usage] : state_->usage) {
+    tenants.push_back({tenant, usage.pages - usage.cached_idle, usage.cached_idle});
+  }
+  return tenants;
+}
+
+bool PagePool::OverEqualShare(const TenantId& tenant, const TenantId& taker) const {
+  MutexLock lock(state_->mutex);
+  const auto found = state_->usage.find(tenant);
+  if (found == state_->usage.end()) return false;
+  const size_t sharers = state_->usage.size() + (state_->usage.contains(taker) ? 0 : 1);
+  return found->second.pages * sharers > pages_total_;
 }
 
 }  // namespace sluice::kv

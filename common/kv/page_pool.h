@@ -57,6 +57,13 @@ struct PageCounts {
   uint64_t total() const { return free + active + cached + quarantined; }
 };
 
+// Pages of one tenant. Active ones include the quarantined.
+struct TenantPages {
+  TenantId tenant;
+  uint64_t active = 0;
+  uint64_t cached = 0;
+};
+
 // Thread-safe: engine and hand-off loops share one pool. No call does I/O or waits.
 // Invariants: generations grow over the whole pool and never repeat; the free list is FIFO, so a page rests as long as possible
 // before its next use; a page is in exactly one state; a page is zeroed before it is handed out, so nobody sees what another left
@@ -67,8 +74,9 @@ class PagePool {
     // Test builds: fill freed pages with a pattern that decodes to NaN or absurd values.
     bool poison_freed = false;
   };
-  // Called without the lock when an allocation needs `pages` more than are free: gives up cached pages and returns how many.
-  using Evictor = absl::AnyInvocable<size_t(size_t pages)>;
+  // Called without the lock when an allocation for `tenant` needs `pages` more than are free: gives
+  // up cached pages and returns how many.
+  using Evictor = absl::AnyInvocable<size_t(size_t pages, const TenantId& tenant)>;
 
   // `memory` must hold `pages` pages of the layout, 64-byte aligned, and outlive the pool.
   static absl::StatusOr<std::unique_ptr<PagePool>> Create(absl::Span<uint8_t> memory, const PageLayout& layout,
@@ -112,6 +120,11 @@ class PagePool {
   const PageLayout& layout() const { return layout_; }
   size_t size() const { return pages_total_; }
   PageCounts counts() const;
+  // Of every tenant that holds a page, in no order.
+  std::vector<TenantPages> tenants() const;
+  // True if `tenant` holds more than its equal share: the pool's size divided among the tenants
+  // that hold pages and `taker`, who is about to.
+  bool OverEqualShare(const TenantId& tenant, const TenantId& taker) const;
 
  private:
   friend class PageLease;

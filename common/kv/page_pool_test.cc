@@ -1,11 +1,14 @@
 #include "kv/page_pool.h"
 
+#include <gtest/gtest.h>
+
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <set>
+#include <string>
 #include <thread>
-
-#include <gtest/gtest.h>
+#include <utility>
 
 #include "base/random.h"
 
@@ -123,6 +126,40 @@ TEST_F(PagePoolTest, QuarantinedPagesAreNotHandedOut) {
 }
 
 // Threads allocate, share, cache and drop at random; the sum of states is constant and nobody's page is changed by another.
+TEST_F(PagePoolTest, CountsThePagesOfEachTenant) {
+  PagePool& pool = Make(8);
+  const TenantId a("a"), b("b"), c("c");
+  const auto usage = [&pool] {
+    std::map<std::string, std::pair<uint64_t, uint64_t>> pages;
+    for (const TenantPages& tenant : pool.tenants())
+      pages[tenant.tenant.value()] = {tenant.active, tenant.cached};
+    return pages;
+  };
+  using Usage = std::map<std::string, std::pair<uint64_t, uint64_t>>;
+  EXPECT_EQ(usage(), Usage());
+  auto of_a = *pool.Allocate(3, {}, a);
+  auto of_b = *pool.Allocate(2, {}, b);
+  ASSERT_TRUE(pool.MarkCached(of_a[0].ref()).ok());
+  const PageRef cached = of_a[0].ref();
+  of_a[0].Reset();
+  EXPECT_EQ(usage(), (Usage{{"a", {2, 1}}, {"b", {2, 0}}}));
+  PageLease again = *pool.Acquire(cached);
+  EXPECT_EQ(usage(), (Usage{{"a", {3, 0}}, {"b", {2, 0}}}));
+  again.Reset();
+  EXPECT_TRUE(pool.UnmarkCached(cached));
+  {
+    const auto quarantine = pool.QuarantinePages(std::move(of_b));
+    EXPECT_EQ(usage(), (Usage{{"a", {2, 0}}, {"b", {2, 0}}}));
+  }
+  EXPECT_EQ(usage(), (Usage{{"a", {2, 0}}}));
+  // Alone it may hold everything, with one who comes half, with two a third: 2 of 8 are never more.
+  EXPECT_FALSE(pool.OverEqualShare(a, b));
+  auto more = *pool.Allocate(3, {}, a);
+  EXPECT_FALSE(pool.OverEqualShare(a, a));
+  EXPECT_TRUE(pool.OverEqualShare(a, b));
+  EXPECT_FALSE(pool.OverEqualShare(c, a));
+}
+
 TEST_F(PagePoolTest, ManyThreadsConserveThePages) {
   static constexpr size_t kPages = 24;
   PagePool& pool = Make(kPages, false);
@@ -155,6 +192,7 @@ TEST_F(PagePoolTest, ManyThreadsConserveThePages) {
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(pool.counts().free, kPages);
+  EXPECT_TRUE(pool.tenants().empty());
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 class PrefixIndexImpl final : public PrefixIndex {
  public:
   PrefixIndexImpl(PagePool& pool, size_t changes_max) : pool_(pool), changes_max_(changes_max) {
-    pool_.SetEvictor([this](size_t pages) { return Evict(pages); });
+    pool_.SetEvictor([this](size_t pages, const TenantId& taker) { return Evict(pages, taker); });
   }
   ~PrefixIndexImpl() override {
     pool_.SetEvictor(nullptr);
@@ -82,6 +82,8 @@ class PrefixIndexImpl final : public PrefixIndex {
     return std::exchange(changes_, {});
   }
 
+  void OnEvicted(EvictionObserver observer) override { observer_ = std::move(observer); }
+
   std::vector<BlockChange> Snapshot(uint64_t* sequence) const override {
     MutexLock lock(mutex_);
     *sequence = last_sequence_;
@@ -106,6 +108,7 @@ class PrefixIndexImpl final : public PrefixIndex {
     uint32_t children;
     std::list<BlockKey>::iterator position;
   };
+  using Eviction = std::pair<TenantId, EvictionCause>;
 
   void Touch(Entry& entry) SLUICE_REQUIRES(mutex_) {
     recency_.splice(recency_.end(), recency_, entry.position);
@@ -117,21 +120,36 @@ class PrefixIndexImpl final : public PrefixIndex {
     changes_.push_back(std::move(change));
   }
 
+  EvictionCause CauseOf(const TenantId& owner, const TenantId& taker) const {
+    if (owner == taker) return EvictionCause::kOwn;
+    return pool_.OverEqualShare(owner, taker) ? EvictionCause::kBorrowed : EvictionCause::kForeign;
+  }
+
+  size_t Evict(size_t pages, const TenantId& taker) {
+    const std::vector<Eviction> evictions = EvictLeaves(pages, taker);
+    if (observer_) {
+      for (const auto& [tenant, cause] : evictions) observer_(tenant, cause);
+    }
+    return evictions.size();
+  }
+
   // Gives up idle leaves, least recently used first. Freeing a leaf may make its parent one, hence another pass.
-  size_t Evict(size_t pages) {
+  std::vector<Eviction> EvictLeaves(size_t pages, const TenantId& taker) {
     MutexLock lock(mutex_);
-    size_t freed = 0;
-    for (size_t before = SIZE_MAX; freed < pages && freed != before;) {
-      before = freed;
-      for (auto it = recency_.begin(); it != recency_.end() && freed < pages;) {
+    std::vector<Eviction> freed;
+    for (size_t before = SIZE_MAX; freed.size() < pages && freed.size() != before;) {
+      before = freed.size();
+      for (auto it = recency_.begin(); it != recency_.end() && freed.size() < pages;) {
         const BlockKey key = *it++;
         const Entry& entry = entries_.at(key);
-        if (entry.children > 0 || !pool_.UnmarkCachedIfIdle(entry.page)) continue;
-        ++freed;
+        if (entry.children > 0) continue;
+        const EvictionCause cause = CauseOf(entry.tenant, taker);
+        if (!pool_.UnmarkCachedIfIdle(entry.page)) continue;
+        freed.emplace_back(entry.tenant, cause);
         Remove(key);
       }
     }
-    stats_.evictions += freed;
+    stats_.evictions += freed.size();
     return freed;
   }
 
@@ -146,6 +164,7 @@ class PrefixIndexImpl final : public PrefixIndex {
 
   PagePool& pool_;
   const size_t changes_max_;
+  EvictionObserver observer_;
   mutable Mutex mutex_;
   absl::flat_hash_map<BlockKey, Entry> entries_ SLUICE_GUARDED_BY(mutex_);
   std::list<BlockKey> recency_ SLUICE_GUARDED_BY(mutex_);  // least recently used first
@@ -155,6 +174,18 @@ class PrefixIndexImpl final : public PrefixIndex {
 };
 
 }  // namespace
+
+absl::string_view EvictionCauseName(EvictionCause cause) {
+  switch (cause) {
+    case EvictionCause::kOwn:
+      return "own";
+    case EvictionCause::kBorrowed:
+      return "borrowed";
+    case EvictionCause::kForeign:
+      return "foreign";
+  }
+  return "unknown";
+}
 
 std::unique_ptr<PrefixIndex> PrefixIndex::Create(PagePool& pool, size_t changes_max) {
   return std::make_unique<PrefixIndexImpl>(pool, changes_max);

@@ -1,10 +1,12 @@
 // Cached blocks of one worker: block key -> page. Finds prefixes, keeps recently used blocks, reports changes.
 #pragma once
 
+#include <array>
+#include <functional>
 #include <memory>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kv/block_key.h"
 #include "kv/page_pool.h"
@@ -17,6 +19,14 @@ struct BlockChange {
   bool removed = false;
   TenantId tenant;
 };
+
+// Why a cached block was given up, from its tenant's view: it needed the page itself, or another
+// tenant did while this one held more than its equal share of the pool, or not more.
+enum class EvictionCause { kOwn, kBorrowed, kForeign };
+inline constexpr std::array<EvictionCause, 3> kEvictionCauses = {
+    EvictionCause::kOwn, EvictionCause::kBorrowed, EvictionCause::kForeign};
+// "own", "borrowed", "foreign".
+absl::string_view EvictionCauseName(EvictionCause cause);
 
 // Thread-safe. Lock order: index before pool.
 class PrefixIndex {
@@ -38,6 +48,11 @@ class PrefixIndex {
 
   // Changes since the last call, in order; `*sequence` gets the number of the first (they count from 1 without gaps).
   virtual std::vector<BlockChange> TakeChanges(uint64_t* sequence) = 0;
+  // Told of every eviction, without locks, by whatever thread needed the page. Set before the index
+  // is shared.
+  using EvictionObserver = std::function<void(const TenantId& tenant, EvictionCause cause)>;
+  virtual void OnEvicted(EvictionObserver observer) = 0;
+
   // All blocks; `*sequence` gets the number of the last change they contain.
   virtual std::vector<BlockChange> Snapshot(uint64_t* sequence) const = 0;
 

@@ -1,10 +1,13 @@
 #include "kv/prefix_index.h"
 
+#include <gtest/gtest.h>
+
 #include <cstdlib>
+#include <map>
 #include <numeric>
 #include <set>
 
-#include <gtest/gtest.h>
+#include "absl/strings/str_cat.h"
 
 namespace sluice::kv {
 namespace {
@@ -36,11 +39,12 @@ class PrefixIndexTest : public testing::Test {
     return BlockKeys(CacheDomain::Derive("secret", TenantId(std::string(tenant)), ""), {}, tokens,
                      layout_.page_tokens());
   }
-  void Fill(const std::vector<BlockKey>& keys) {
-    auto leases = pool_->Allocate(keys.size(), {}, tenant_);
+  void Fill(const std::vector<BlockKey>& keys) { Fill(keys, tenant_); }
+  void Fill(const std::vector<BlockKey>& keys, const TenantId& tenant) {
+    auto leases = pool_->Allocate(keys.size(), {}, tenant);
     ASSERT_TRUE(leases.ok()) << leases.status();
     for (size_t i = 0; i < keys.size(); ++i) {
-      index_->Insert(keys[i], i == 0 ? BlockKey() : keys[i - 1], (*leases)[i], tenant_);
+      index_->Insert(keys[i], i == 0 ? BlockKey() : keys[i - 1], (*leases)[i], tenant);
     }
   }
 
@@ -144,6 +148,24 @@ TEST_F(PrefixIndexTest, ChangesAreNumberedWithoutGapsUntilTheBound) {
   EXPECT_EQ(changes.size(), 2u);
   EXPECT_TRUE(index_->Snapshot(&sequence).empty());
   EXPECT_EQ(sequence, 24u);
+}
+
+TEST_F(PrefixIndexTest, EvictionsNameTheLoserAndWhy) {
+  std::map<std::string, int> seen;
+  index_->OnEvicted([&seen](const TenantId& tenant, EvictionCause cause) {
+    ++seen[absl::StrCat(tenant.value(), " ", EvictionCauseName(cause))];
+  });
+  const TenantId flood("flood"), quiet("quiet");
+  Fill(Keys("quiet", 0, 2), quiet);
+  Fill(Keys("flood", 0, 6), flood);
+  // The pool is full, and the quiet tenant's blocks are the oldest.
+  Fill(Keys("flood", 1000, 2), flood);
+  EXPECT_EQ(seen, (std::map<std::string, int>{{"quiet foreign", 2}}));
+  Fill(Keys("flood", 2000, 1), flood);
+  EXPECT_EQ(seen["flood own"], 1);
+  Fill(Keys("quiet", 1000, 1), quiet);
+  EXPECT_EQ(seen["flood borrowed"], 1);
+  EXPECT_EQ(index_->stats().evictions, 4u);
 }
 
 }  // namespace

@@ -31,29 +31,35 @@ constexpr const MetricDef* kAll[] = {
     &kPhaseSeconds,
     &kWorkerCalls,
     &kKvPages,
+    &kQuarantineAge,
     &kKvPageBytes,
     &kKvTokens,
     &kPrefixBlocks,
     &kPrefixQueries,
     &kPrefixHits,
     &kKvEvictions,
+    &kTenantKvBytes,
+    &kTenantKvLimitBytes,
     &kTagFailures,
     &kKvTransferBytes,
     &kKvTransferPieces,
     &kKvTransfers,
-    &kKvTransferTail,
+    &kKvTransferSeconds,
     &kStaleMessages,
     &kDuplicateMessages,
+    &kInvalidMessages,
     &kDigestFailures,
     &kLeaseExpiries,
     &kRequests,
     &kRejections,
+    &kFailures,
     &kQueueRequests,
     &kQueueSeconds,
     &kRouteDecisions,
     &kPredictedCachedTokens,
     &kLookupFailures,
     &kTtft,
+    &kTtftPhase,
     &kItl,
     &kRequestSeconds,
     &kInputTokens,
@@ -61,6 +67,9 @@ constexpr const MetricDef* kAll[] = {
     &kCachedTokens,
     &kMigrations,
     &kRetries,
+    &kResumeGap,
+    &kExposed,
+    &kRouterWorkers,
     &kIndexBlocks,
     &kIndexOverflows,
     &kIndexGaps,
@@ -75,12 +84,20 @@ constexpr double kPerTokenBounds[] = {.001, .0025, .005, .01, .015, .02, .025, .
                                       .075, .1,    .15,  .2,  .3,   .4,  .5,   .75, 1,   2.5};
 constexpr double kDurationBounds[] = {.01,  .02,  .04,   .08,   .16,   .32,   .64, 1.28,
                                       2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 300, 600};
-constexpr double kShortBounds[] = {.0001, .00025, .0005, .001, .0025, .005, .01,
-                                   .025,  .05,    .1,    .25,  .5,    1};
+constexpr double kShortBounds[] = {.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05,
+                                   .1,    .25,    .5,    1,    2.5,   5,    10,  30};
 
 // Prometheus asks for base units; these are the usual slips.
 constexpr absl::string_view kBadSuffixes[] = {"_ms", "_us",      "_ns",   "_kb",          "_mb",
                                               "_gb", "_percent", "_perc", "_milliseconds"};
+
+// Unbounded values, the format's own labels, and those that scrape configurations attach:
+// Prometheus would rename ours.
+constexpr absl::string_view kReservedLabels[] = {
+    "request_id", "id",        "prompt",   "le",
+    "quantile",   "job",       "instance", "role",
+    "service",    "namespace", "pod",      "container",
+    "endpoint",   "cluster",   "node",     "sluice_cluster"};
 
 }  // namespace
 
@@ -123,8 +140,8 @@ std::string LintMetric(const MetricDef& def) {
     return "histograms, and only they, have buckets";
   for (const char* label : def.labels) {
     if (label == nullptr) break;
-    for (absl::string_view unbounded : {"request_id", "id", "prompt", "le", "quantile"}) {
-      if (label == unbounded) return absl::StrCat("label ", label, " is reserved or unbounded");
+    for (absl::string_view reserved : kReservedLabels) {
+      if (label == reserved) return absl::StrCat("label ", label, " is reserved or unbounded");
     }
   }
   return "";

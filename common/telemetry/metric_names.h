@@ -17,7 +17,7 @@ enum class Buckets {
   kFirstToken,  // seconds: 1 ms .. 60 s
   kPerToken,    // seconds: 1 ms .. 2.5 s
   kDuration,    // seconds: 10 ms .. 10 min
-  kShort,       // seconds: 0.1 ms .. 1 s
+  kShort,       // seconds: 0.1 ms .. 30 s
 };
 
 inline constexpr size_t kLabelsMax = 3;
@@ -35,7 +35,7 @@ struct MetricDef {
 inline constexpr MetricDef kBuildInfo = {"sluice_build_info",
                                          MetricType::kGauge,
                                          "1; labels say what runs here.",
-                                         {"service", "name", "version"}};
+                                         {"program", "name", "version"}};
 inline constexpr MetricDef kReady = {"sluice_ready", MetricType::kGauge,
                                      "1 while the process may admit requests."};
 inline constexpr MetricDef kDegraded = {
@@ -103,6 +103,9 @@ inline constexpr MetricDef kKvPages = {
     MetricType::kGauge,
     "Pages by state: free, active, cached, quarantined. Their sum is the pool.",
     {"state"}};
+inline constexpr MetricDef kQuarantineAge = {
+    "sluice_kv_quarantine_age_seconds", MetricType::kGauge,
+    "Age of the oldest quarantined page; 0 when there is none."};
 inline constexpr MetricDef kKvPageBytes = {"sluice_kv_page_bytes", MetricType::kGauge,
                                            "Bytes of one page."};
 inline constexpr MetricDef kKvTokens = {"sluice_kv_capacity_tokens", MetricType::kGauge,
@@ -113,10 +116,22 @@ inline constexpr MetricDef kPrefixQueries = {"sluice_prefix_queries_total", Metr
                                              "Blocks looked up in the prefix cache."};
 inline constexpr MetricDef kPrefixHits = {"sluice_prefix_hits_total", MetricType::kCounter,
                                           "Blocks found in the prefix cache."};
-inline constexpr MetricDef kKvEvictions = {"sluice_kv_evictions_total",
-                                           MetricType::kCounter,
-                                           "Cached blocks given up.",
-                                           {"tier", "cause"}};
+inline constexpr MetricDef kKvEvictions = {
+    "sluice_kv_evictions_total",
+    MetricType::kCounter,
+    "Cached blocks that a tenant lost: to itself (own), or to another tenant while it held more "
+    "than its equal share of the pool (borrowed) or not more (foreign).",
+    {"tenant", "tier", "cause"}};
+inline constexpr MetricDef kTenantKvBytes = {
+    "sluice_tenant_kv_bytes",
+    MetricType::kGauge,
+    "Bytes of pages a tenant holds: active (in use, quarantined included) or cached.",
+    {"tenant", "tier", "kind"}};
+inline constexpr MetricDef kTenantKvLimitBytes = {
+    "sluice_tenant_kv_limit_bytes",
+    MetricType::kGauge,
+    "Bytes of pages a tenant may hold; the whole pool where no cap is set.",
+    {"tenant", "tier"}};
 inline constexpr MetricDef kTagFailures = {
     "sluice_kv_tag_failures_total", MetricType::kCounter,
     "Sequences ended because a page was not the one they own."};
@@ -134,10 +149,10 @@ inline constexpr MetricDef kKvTransfers = {"sluice_kv_transfers_total",
                                            MetricType::kCounter,
                                            "Transfers ended: completed or failed.",
                                            {"outcome"}};
-inline constexpr MetricDef kKvTransferTail = {
-    "sluice_kv_transfer_tail_seconds",
+inline constexpr MetricDef kKvTransferSeconds = {
+    "sluice_kv_transfer_seconds",
     MetricType::kHistogram,
-    "From the first token to the last page at the taker: what computing did not hide.",
+    "At the taker, from the first offered piece to the last verified one; overlaps with computing.",
     {},
     Buckets::kShort};
 inline constexpr MetricDef kStaleMessages = {
@@ -145,6 +160,9 @@ inline constexpr MetricDef kStaleMessages = {
     "Messages of an older incarnation, lease, attempt or generation: refused."};
 inline constexpr MetricDef kDuplicateMessages = {"sluice_kv_duplicate_messages_total",
                                                  MetricType::kCounter, "Messages seen before."};
+inline constexpr MetricDef kInvalidMessages = {
+    "sluice_kv_invalid_messages_total", MetricType::kCounter,
+    "Messages that cannot be parsed or contradict the grant or themselves: refused."};
 inline constexpr MetricDef kDigestFailures = {"sluice_kv_digest_failures_total",
                                               MetricType::kCounter,
                                               "Pieces whose bytes were not the ones offered."};
@@ -153,11 +171,17 @@ inline constexpr MetricDef kLeaseExpiries = {"sluice_kv_lease_expiries_total", M
 
 // Router.
 inline constexpr MetricDef kRequests = {
-    "sluice_requests_total", MetricType::kCounter, "Requests ended.", {"tenant", "outcome"}};
+    "sluice_requests_total",
+    MetricType::kCounter,
+    "Requests ended: ok, cancelled (the client left), invalid (the client's mistake), rejected "
+    "(no room) or failed.",
+    {"tenant", "outcome"}};
 inline constexpr MetricDef kRejections = {"sluice_rejections_total",
                                           MetricType::kCounter,
-                                          "Requests refused, by reason.",
-                                          {"tenant", "reason"}};
+                                          "Requests refused or invalid, by reason.",
+                                          {"reason"}};
+inline constexpr MetricDef kFailures = {
+    "sluice_failures_total", MetricType::kCounter, "Requests failed, by reason.", {"reason"}};
 inline constexpr MetricDef kQueueRequests = {
     "sluice_queue_requests", MetricType::kGauge, "Requests waiting or let through.", {"state"}};
 inline constexpr MetricDef kQueueSeconds = {
@@ -166,7 +190,7 @@ inline constexpr MetricDef kRouteDecisions = {
     "sluice_route_decisions_total", MetricType::kCounter, "Placements: split or local.", {"kind"}};
 inline constexpr MetricDef kPredictedCachedTokens = {
     "sluice_predicted_cached_tokens_total", MetricType::kCounter,
-    "Prompt tokens that placement expected to find cached."};
+    "Prompt tokens of answered requests that their first placement expected to find cached."};
 inline constexpr MetricDef kLookupFailures = {"sluice_cache_lookup_failures_total",
                                               MetricType::kCounter,
                                               "Lookups without an answer in time."};
@@ -175,6 +199,12 @@ inline constexpr MetricDef kTtft = {"sluice_ttft_seconds",
                                     "From arrival to the first token.",
                                     {},
                                     Buckets::kFirstToken};
+inline constexpr MetricDef kTtftPhase = {
+    "sluice_ttft_phase_seconds",
+    MetricType::kHistogram,
+    "Part of the time to first token spent in a phase; the phases of a request add up to it.",
+    {"phase"},
+    Buckets::kFirstToken};
 inline constexpr MetricDef kItl = {"sluice_itl_seconds",
                                    MetricType::kHistogram,
                                    "Between consecutive tokens of a stream.",
@@ -194,10 +224,32 @@ inline constexpr MetricDef kCachedTokens = {
     MetricType::kCounter,
     "Prompt tokens whose KV was found rather than computed.",
     {"tenant"}};
-inline constexpr MetricDef kMigrations = {"sluice_migrations_total", MetricType::kCounter,
-                                          "Streams moved after their first token."};
-inline constexpr MetricDef kRetries = {"sluice_retries_total", MetricType::kCounter,
-                                       "Requests tried again before their first token."};
+inline constexpr MetricDef kMigrations = {"sluice_migrations_total",
+                                          MetricType::kCounter,
+                                          "Streams moved after their first token.",
+                                          {"cause"}};
+inline constexpr MetricDef kRetries = {"sluice_retries_total",
+                                       MetricType::kCounter,
+                                       "Requests tried again before their first token.",
+                                       {"cause"}};
+inline constexpr MetricDef kResumeGap = {
+    "sluice_resume_gap_seconds",
+    MetricType::kHistogram,
+    "From the last token before a migration to the first one after it.",
+    {},
+    Buckets::kFirstToken};
+inline constexpr MetricDef kExposed = {
+    "sluice_kv_exposed_seconds",
+    MetricType::kHistogram,
+    "Split streams: gap between token 1 and 2 beyond one decode step, so what the hand-off costs "
+    "the client.",
+    {},
+    Buckets::kShort};
+inline constexpr MetricDef kRouterWorkers = {
+    "sluice_router_workers",
+    MetricType::kGauge,
+    "Workers as this router sees them: usable, not_ready, draining or breaker_open.",
+    {"worker_role", "state"}};
 
 // Cache-manager.
 inline constexpr MetricDef kIndexBlocks = {"sluice_index_blocks", MetricType::kGauge,
@@ -207,7 +259,7 @@ inline constexpr MetricDef kIndexOverflows = {"sluice_index_overflows_total", Me
 inline constexpr MetricDef kIndexGaps = {"sluice_index_gaps_total", MetricType::kCounter,
                                          "Gaps in workers' events, each repaired by a snapshot."};
 inline constexpr MetricDef kWorkers = {
-    "sluice_workers", MetricType::kGauge, "Registered workers.", {"role", "state"}};
+    "sluice_workers", MetricType::kGauge, "Registered workers.", {"worker_role", "state"}};
 inline constexpr MetricDef kLookups = {"sluice_lookups_total",
                                        MetricType::kCounter,
                                        "Lookups answered, by result: hit or miss.",

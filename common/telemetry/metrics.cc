@@ -37,6 +37,13 @@ struct Registry::State {
   Mutex collect_mutex;  // before `mutex`
   std::vector<absl::AnyInvocable<void()>> collectors SLUICE_GUARDED_BY(collect_mutex);
 
+  std::string FoldTenant(std::string tenant) SLUICE_REQUIRES(mutex) {
+    if (tenants.contains(tenant)) return tenant;
+    if (tenants.size() >= kTenantsMax) return "other";
+    tenants.insert(tenant);
+    return tenant;
+  }
+
   std::map<std::string, std::string> LabelsOf(const MetricDef& def, Labels values)
       SLUICE_REQUIRES(mutex) {
     std::map<std::string, std::string> labels;
@@ -46,13 +53,7 @@ struct Registry::State {
         << def.name << " has " << count << " labels, not " << values.size();
     for (size_t i = 0; i < count; ++i) {
       std::string value(values[i]);
-      if (absl::string_view(def.labels[i]) == "tenant" && !tenants.contains(value)) {
-        if (tenants.size() < kTenantsMax) {
-          tenants.insert(value);
-        } else {
-          value = "other";
-        }
-      }
+      if (absl::string_view(def.labels[i]) == "tenant") value = FoldTenant(std::move(value));
       labels.emplace(def.labels[i], std::move(value));
     }
     return labels;
@@ -86,6 +87,11 @@ Histogram Registry::histogram(const MetricDef& def, Labels values) {
   const absl::Span<const double> bounds = BucketBounds(def.buckets);
   return Histogram(state_->Make<prometheus::Histogram>(
       def, prometheus::BuildHistogram, values, std::vector<double>(bounds.begin(), bounds.end())));
+}
+
+std::string Registry::TenantLabel(absl::string_view tenant) {
+  MutexLock lock(state_->mutex);
+  return state_->FoldTenant(std::string(tenant));
 }
 
 void Registry::OnCollect(absl::AnyInvocable<void()> collect) {

@@ -67,6 +67,10 @@ class Registry {
   Gauge gauge(const MetricDef& def, Labels values = {});
   Histogram histogram(const MetricDef& def, Labels values = {});
 
+  // What the label "tenant" says for this tenant: its name, or "other" past the limit. For gauges,
+  // whose values under "other" have to be added up before they are set.
+  std::string TenantLabel(absl::string_view tenant);
+
   // `collect` runs before every Serialize, one at a time: for values that are read rather than
   // counted. Call before serving.
   void OnCollect(absl::AnyInvocable<void()> collect);

@@ -34,6 +34,7 @@ TEST(MetricNames, LintFindsEachMistake) {
            MetricDef{"sluice_x", MetricType::kGauge, "no sentence"},
            MetricDef{"sluice_x_seconds", MetricType::kHistogram, "Time of x."},
            MetricDef{"sluice_x", MetricType::kGauge, "Of x.", {"request_id"}},
+           MetricDef{"sluice_x", MetricType::kGauge, "Of x.", {"role"}},
        }) {
     EXPECT_NE(LintMetric(bad), "") << bad.name;
   }
@@ -73,6 +74,8 @@ TEST(Registry, TenantsPastTheLimitFoldToOther) {
   EXPECT_TRUE(absl::StrContains(text, "sluice_input_tokens_total{tenant=\"other\"} 50"));
   EXPECT_TRUE(absl::StrContains(text, "sluice_input_tokens_total{tenant=\"t0\"} 2"));
   EXPECT_FALSE(absl::StrContains(text, "tenant=\"t1000\""));
+  EXPECT_EQ(registry.TenantLabel("t0"), "t0");
+  EXPECT_EQ(registry.TenantLabel("t1049"), "other");
 }
 
 TEST(Registry, CollectorsRunBeforeEverySerialize) {
@@ -88,7 +91,7 @@ TEST(Registry, ProcessMetricsAreThere) {
   RegisterProcessMetrics(registry, "decode", "decode-0", "0.1.0");
   const std::string text = registry.Serialize();
   EXPECT_TRUE(absl::StrContains(
-      text, "sluice_build_info{name=\"decode-0\",service=\"decode\",version=\"0.1.0\"} 1"));
+      text, "sluice_build_info{name=\"decode-0\",program=\"decode\",version=\"0.1.0\"} 1"));
   EXPECT_TRUE(absl::StrContains(text, "sluice_process_resident_bytes "));
   EXPECT_FALSE(absl::StrContains(text, "sluice_process_resident_bytes 0\n"));
 }

@@ -56,6 +56,10 @@ CacheManagerService::CacheManagerService(const CacheManagerOptions& options, Loo
     overflows.AdvanceTo(static_cast<double>(stats.overflows));
     gaps.AdvanceTo(static_cast<double>(stats.gaps));
   });
+  for (const char* result : {"hit", "miss"}) metrics.counter(telemetry::kLookups, {result});
+  for (const char* kind : {"attach", "heartbeat", "events"})
+    metrics.counter(telemetry::kWorkerUpdates, {kind});
+  CountWorkers({});
   loop_.Post([this] { DropSilent(); });
 }
 

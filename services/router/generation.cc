@@ -183,8 +183,7 @@ void Generation::OnChoiceDone(uint32_t index, const absl::Status& status, const 
   v1::Usage& usage = report_.usage;
   usage.set_completion_tokens(usage.completion_tokens() + summary.usage.completion_tokens);
   usage.set_recomputed_tokens(usage.recomputed_tokens() + summary.usage.recomputed_tokens);
-  report_.migrations += summary.migrations;
-  report_.retries += summary.attempts > 0 ? summary.attempts - 1 - std::min(summary.migrations, summary.attempts - 1) : 0;
+  report_.moves.insert(report_.moves.end(), summary.moves.begin(), summary.moves.end());
   if (index == 0) {
     report_.first_choice = summary;
     usage.set_prompt_tokens(summary.usage.prompt_tokens);

@@ -40,8 +40,7 @@ struct GenerationReport {
   absl::Time admitted;
   absl::Time first_token = absl::InfiniteFuture();
   cluster::FlowSummary first_choice;
-  uint32_t migrations = 0;
-  uint32_t retries = 0;
+  std::vector<cluster::FlowMove> moves;  // of all choices
 };
 
 // Owned by the router's loop, held by shared_ptr from Start to OnEnd.

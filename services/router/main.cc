@@ -85,13 +85,20 @@ http::OpenAiServerOptions HttpOptionsOf(const v1::RouterConfig& config) {
   return options;
 }
 
+std::vector<TenantId> TenantsOf(const RouterOptions& options) {
+  std::vector<TenantId> tenants;
+  if (options.no_auth) tenants.push_back(RouterCore::DefaultTenant());
+  for (const auto& [key, tenant] : options.api_keys) tenants.push_back(tenant);
+  return tenants;
+}
+
 absl::Status Run(const v1::RouterConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(RouterOptions options, OptionsOf(config));
   services::ServiceProcess process({"router", config.service(), config::ToYaml(config), true});
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<ThreadLoop> loop, ThreadLoop::Start("router", process.clock(), kLoopQueueMax));
   SLUICE_ASSIGN_OR_RETURN(const auto text_loop, ThreadLoop::Start("text", process.clock(), kTextQueueMax));
   SecureRandom random;
-  const auto metrics = MakeTelemetryMetrics(process.metrics());
+  const auto metrics = MakeTelemetryMetrics(process.metrics(), TenantsOf(options));
   RouterCore core(std::move(options), *loop, *text_loop, random, *metrics, process.state(),
                   [&](cluster::Directory& d) {
                     return MakeGrpcWorkerClient(loop, d,
@@ -112,9 +119,12 @@ absl::Status Run(const v1::RouterConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(const auto http, http::OpenAiServer::Start(HttpOptionsOf(config), core, http_clock));
   SLUICE_RETURN_IF_ERROR(process.HandleSignals());
   if (!config.cache_manager().empty()) {
-    core.SetLink(ConnectToManager(config.cache_manager(), loop,
-                                  [&core](const v1::WorkerView& view, bool fresh) { core.OnView(view, fresh); }));
+    auto link = ConnectToManager(
+        config.cache_manager(), loop,
+        [&core](const v1::WorkerView& view, bool fresh) { core.OnView(view, fresh); });
+    loop->Post([&core, link = std::move(link)]() mutable { core.SetLink(std::move(link)); });
   }
+  loop->Post([&core] { core.WatchState(); });
   SLUICE_LOG(kInfo) << "router up" << Field("grpc", process.grpc_address()) << Field("http", http->address())
                     << Field("metrics", process.metrics_address()) << Field("split", config.split());
   SLUICE_RETURN_IF_ERROR(process.SetUp({{"http", absl::StrCat("http://", http->address())}}));

@@ -15,6 +15,14 @@
 namespace sluice::router {
 namespace {
 
+constexpr absl::Duration kStatePeriod = absl::Seconds(1);
+
+WorkerStanding StandingOf(const cluster::WorkerState& worker) {
+  if (worker.draining) return WorkerStanding::kDraining;
+  if (!worker.ready) return WorkerStanding::kNotReady;
+  return worker.breaker_open ? WorkerStanding::kBreakerOpen : WorkerStanding::kUsable;
+}
+
 // Sessions of one tenant never meet another's.
 std::string SessionKey(const PreparedRequest& prepared) {
   return absl::StrCat(prepared.flow.context.tenant.value(), "\n", prepared.request.session_affinity());
@@ -69,6 +77,7 @@ void RouterCore::OnView(const v1::WorkerView& view, bool fresh) {
   if (!directory_.ApplyView(view.version(), std::move(updates), &lost)) return;
   worker_ready_ = any_ready;
   UpdateReady();
+  ReportState();
   const auto calls = calls_;  // a flow that ends changes the set
   for (const WorkerId& worker : lost) {
     SLUICE_LOG(kWarning) << "worker is gone" << Field("worker", worker);
@@ -130,9 +139,12 @@ absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>
 absl::StatusOr<TenantId> RouterCore::Authenticate(absl::string_view api_key) {
   const auto found = options_.api_keys.find(std::string(api_key));
   if (found != options_.api_keys.end()) return found->second;
-  if (options_.no_auth) return TenantId("default");
-  return rpc::MakeError(v1::INVALID_API_KEY, api_key.empty() ? "no API key; send 'authorization: Bearer KEY'"
-                                                             : "the API key is not known");
+  if (options_.no_auth) return DefaultTenant();
+  const absl::Status refused = rpc::MakeError(
+      v1::INVALID_API_KEY, api_key.empty() ? "no API key; send 'authorization: Bearer KEY'"
+                                           : "the API key is not known");
+  metrics_.KeyRefused(refused);
+  return refused;
 }
 
 std::function<void()> RouterCore::Generate(v1::GenerateRequest request, rpc::Caller caller,
@@ -206,7 +218,6 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
     StartGeneration(call);
   };
   auto ticket = queue_.Enqueue(std::move(request));
-  metrics_.RequestQueued(queue_.waiting(), queue_.running());
   if (!ticket.ok()) return rpc::MakeError(v1::OVERLOADED, ticket.status().message(), {.retry_after = absl::Seconds(1)});
   if (!call->over) call->ticket = *ticket;
   return absl::OkStatus();
@@ -226,7 +237,7 @@ void RouterCore::Reject(const std::shared_ptr<Call>& call, const absl::Status& s
   if (std::exchange(call->over, true)) return;
   if (call->queue_timer != kNoTimer) loop_.Cancel(std::exchange(call->queue_timer, kNoTimer));
   if (call->ticket) queue_.Finished(*std::exchange(call->ticket, std::nullopt));
-  metrics_.RequestRejected(call->caller.tenant, v1::ErrorReason_Name(rpc::DetailOf(status).reason()));
+  metrics_.RequestEnded(call->caller.tenant, status, loop_.clock().Now() - call->arrived);
   call->sink->OnEnd(rpc::WithContext(status, "router", call->prepared ? call->prepared->flow.context.request.value() : ""));
   call->sink.reset();
   call->in_flight = {};
@@ -244,13 +255,10 @@ void RouterCore::CancelCall(const std::shared_ptr<Call>& call) {
 
 void RouterCore::Finish(const std::shared_ptr<Call>& call, const GenerationReport& report) {
   if (std::exchange(call->over, true)) return;
-  if (report.first_token != absl::InfiniteFuture()) metrics_.FirstToken(report.first_token - call->arrived);
-  const absl::string_view outcome = report.status.ok() ? "ok" : absl::IsCancelled(report.status) ? "cancelled" : "failed";
-  metrics_.RequestDone(call->caller.tenant, outcome, loop_.clock().Now() - call->arrived, report.usage, report.migrations,
-                       report.retries);
+  metrics_.RequestEnded(call->caller.tenant, report.status, loop_.clock().Now() - call->arrived);
+  metrics_.GenerationEnded(call->caller.tenant, call->arrived, report);
   if (report.status.ok()) RememberSession(*call->generation, report);
   if (call->ticket) queue_.Finished(*std::exchange(call->ticket, std::nullopt));
-  metrics_.RequestQueued(queue_.waiting(), queue_.running());
   call->in_flight = {};
   calls_.erase(call);
   // The generation is still on the stack above; it goes when its own reference does.
@@ -271,10 +279,9 @@ void RouterCore::Place(const cluster::PlacementQuery& query, const cluster::Flow
                  done = std::move(done)](std::vector<cluster::WorkerHit> hits) mutable {
     known.hits = std::move(hits);
     auto decision = cluster::Place(options_.placement, known, directory_.Workers(), random_);
-    if (decision.ok()) metrics_.Placed(decision->split, decision->predicted_cached_tokens);
+    if (decision.ok()) metrics_.Placed(decision->split);
     done(std::move(decision));
   };
-  metrics_.Degraded("cache_manager", link_ == nullptr || !link_->connected());
   if (link_ == nullptr || !link_->connected() || !spec.context.domain) {
     loop_.Post([finish = std::move(finish)]() mutable { finish({}); });
     return;
@@ -310,6 +317,23 @@ v1::LookupRequest RouterCore::LookupFor(const cluster::FlowSpec& spec) const {
     }
   }
   return request;
+}
+
+void RouterCore::ReportState() {
+  RouterState state;
+  state.waiting = queue_.waiting();
+  state.running = queue_.running();
+  state.manager_connected = link_ != nullptr && link_->connected();
+  for (const cluster::WorkerState& worker : directory_.Workers()) {
+    ++state.workers[static_cast<size_t>(worker.description.role)]
+                   [static_cast<size_t>(StandingOf(worker))];
+  }
+  metrics_.State(state);
+}
+
+void RouterCore::WatchState() {
+  ReportState();
+  loop_.RunAt(loop_.clock().Now() + kStatePeriod, [this] { WatchState(); });
 }
 
 void RouterCore::CancelAll() {

@@ -46,12 +46,18 @@ class RouterCore final : public rpc::InferenceBackend {
              rpc::ServiceState& state, const ClientFactory& make_client);
   ~RouterCore() override;
 
-  // Before the first request. Null: run without a cache-manager.
+  // Whose requests are those without a key, where they are allowed.
+  static TenantId DefaultTenant() { return TenantId("default"); }
+
+  // On the loop. Without it: placement by load alone.
   void SetLink(std::unique_ptr<ClusterLink> link) { link_ = std::move(link); }
   // A text model known from the start; otherwise the files that the workers name are used.
   void AddModel(std::shared_ptr<const services::TextModel> model);
   // On the loop.
   void OnView(const v1::WorkerView& view, bool fresh);
+
+  // Reports the router's state now and every second. On the loop, once.
+  void WatchState();
 
   // Ends what is left with UNAVAILABLE, when a drain has taken too long.
   void CancelAll();
@@ -95,6 +101,7 @@ class RouterCore final : public rpc::InferenceBackend {
   void LoadModel(const std::string& name, const std::string& path);
   // Ready: a worker admits, and its model's text side is loaded.
   void UpdateReady();
+  void ReportState();
   absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>>> FindModel(absl::string_view name);
   void RememberSession(const Generation& generation, const GenerationReport& report);
 

@@ -1,30 +1,50 @@
 // What the router reports. Implemented over common/telemetry in production, counted in tests.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
-#include "absl/strings/string_view.h"
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
-#include "sluice/v1/inference.pb.h"
+#include "cluster/directory.h"
+#include "services/router/generation.h"
 
 namespace sluice::router {
+
+// How a worker stands with this router.
+enum class WorkerStanding { kUsable, kNotReady, kDraining, kBreakerOpen };
+inline constexpr std::array<WorkerStanding, 4> kWorkerStandings = {
+    WorkerStanding::kUsable, WorkerStanding::kNotReady, WorkerStanding::kDraining,
+    WorkerStanding::kBreakerOpen};
+
+// The router at one moment.
+struct RouterState {
+  size_t waiting = 0;
+  size_t running = 0;
+  bool manager_connected = false;
+  // Workers by role (prefill, decode, both) and standing.
+  std::array<std::array<uint32_t, kWorkerStandings.size()>, 3> workers = {};
+};
 
 // Thread-safe.
 class RouterMetrics {
  public:
   virtual ~RouterMetrics() = default;
-  virtual void RequestRejected(const TenantId& tenant, absl::string_view reason) = 0;
-  virtual void RequestQueued(size_t waiting, size_t running) = 0;
+  // A call without a valid key; it belongs to no tenant and is no request.
+  virtual void KeyRefused(const absl::Status& status) = 0;
+  // Every request once, however it ended.
+  virtual void RequestEnded(const TenantId& tenant, const absl::Status& status,
+                            absl::Duration duration) = 0;
+  // Those that were let through, too: what their workers did. `arrived` and the report's times are
+  // of one clock.
+  virtual void GenerationEnded(const TenantId& tenant, absl::Time arrived,
+                               const GenerationReport& report) = 0;
   virtual void QueueWait(absl::Duration wait) = 0;
-  virtual void Placed(bool split, uint32_t predicted_cached_tokens) = 0;
+  virtual void Placed(bool split) = 0;
   virtual void LookupFailed() = 0;
-  virtual void FirstToken(absl::Duration ttft) = 0;
   virtual void Token(absl::Duration gap) = 0;
-  virtual void RequestDone(const TenantId& tenant, absl::string_view outcome, absl::Duration duration, const v1::Usage& usage,
-                           uint32_t migrations, uint32_t retries) = 0;
-  // 0 or 1.
-  virtual void Degraded(absl::string_view dependency, bool degraded) = 0;
+  virtual void State(const RouterState& state) = 0;
 };
 
 }  // namespace sluice::router

@@ -27,6 +27,8 @@ class StreamEvents final : public handoff::DecodeEvents {
         split_(!request.lease_id().empty()),
         begun_(frame.clock.Now()) {}
 
+  void OnLanded(absl::Duration transfer) override { frame_.metrics.Transferred(transfer); }
+
   void OnStarted(uint32_t held_tokens, uint64_t transferred_bytes, absl::string_view transport) override {
     started_ = frame_.clock.Now();
     if (split_) frame_.metrics.PhaseEnded(request::Phase::kTransferring, started_ - begun_);

@@ -38,9 +38,8 @@ class StreamEvents final : public handoff::PrefillEvents {
   }
 
   void OnFirstToken(const request::SampledToken& token, request::FinishReason finish) override {
-    first_token_ = frame_.clock.Now();
     frame_.metrics.TokenSampled();
-    frame_.metrics.PhaseEnded(request::Phase::kPrefilling, first_token_ - begun_);
+    frame_.metrics.PhaseEnded(request::Phase::kPrefilling, frame_.clock.Now() - begun_);
     v1::PrefillEvent event;
     *event.mutable_first_token()->mutable_token() = rpc::ToProto(token);
     event.mutable_first_token()->set_finish_reason(std::string(request::FinishReasonName(finish)));
@@ -49,7 +48,6 @@ class StreamEvents final : public handoff::PrefillEvents {
 
   void OnEnd(const absl::Status& status, const engine::SequenceStats& stats, uint64_t transferred_bytes) override {
     if (status.ok()) {
-      if (transferred_bytes > 0 && first_token_ > begun_) frame_.metrics.TransferTail(frame_.clock.Now() - first_token_);
       v1::PrefillEvent event;
       event.mutable_done()->set_cached_tokens(stats.cached_tokens);
       event.mutable_done()->set_computed_tokens(stats.computed_tokens);
@@ -68,7 +66,6 @@ class StreamEvents final : public handoff::PrefillEvents {
   const rpc::InFlight in_flight_;
   const std::string request_id_;
   const absl::Time begun_;
-  absl::Time first_token_ = absl::InfinitePast();
 };
 
 }  // namespace

@@ -1,9 +1,19 @@
 #include "services/worker/worker_metrics.h"
 
+#include <array>
+#include <map>
+
 namespace sluice::services {
 namespace {
 
 using telemetry::Registry;
+
+// The one tier there is: pages of the device, which is this host's memory for CPU kernels.
+constexpr absl::string_view kTier = "device";
+constexpr std::array<const char*, 4> kMethods = {"Prefill.Admit", "Prefill.Run", "Decode.Reserve",
+                                                 "Decode.Generate"};
+constexpr std::array<request::Phase, 3> kPhases = {
+    request::Phase::kPrefilling, request::Phase::kTransferring, request::Phase::kDecoding};
 
 void CollectEngine(Registry& registry, const WorkerMetrics::Sources& sources) {
   registry.OnCollect([&clock = sources.clock, &worker = sources.worker, &model = sources.model,
@@ -28,14 +38,14 @@ void CollectPages(Registry& registry, const WorkerMetrics::Sources& sources) {
   const kv::PagePool& pool = sources.pool;
   registry.gauge(telemetry::kKvPageBytes).Set(pool.layout().page_bytes());
   registry.gauge(telemetry::kKvTokens).Set(static_cast<double>(pool.size()) * pool.layout().page_tokens());
-  registry.OnCollect([&pool, &index = sources.index, free = registry.gauge(telemetry::kKvPages, {"free"}),
+  registry.OnCollect([&pool, &index = sources.index,
+                      free = registry.gauge(telemetry::kKvPages, {"free"}),
                       active = registry.gauge(telemetry::kKvPages, {"active"}),
                       cached = registry.gauge(telemetry::kKvPages, {"cached"}),
                       quarantined = registry.gauge(telemetry::kKvPages, {"quarantined"}),
                       blocks = registry.gauge(telemetry::kPrefixBlocks),
                       queries = registry.counter(telemetry::kPrefixQueries),
-                      hits = registry.counter(telemetry::kPrefixHits),
-                      evictions = registry.counter(telemetry::kKvEvictions, {"device", "pressure"})] {
+                      hits = registry.counter(telemetry::kPrefixHits)] {
     const kv::PageCounts pages = pool.counts();
     free.Set(static_cast<double>(pages.free));
     active.Set(static_cast<double>(pages.active));
@@ -45,35 +55,88 @@ void CollectPages(Registry& registry, const WorkerMetrics::Sources& sources) {
     blocks.Set(static_cast<double>(stats.blocks));
     queries.AdvanceTo(static_cast<double>(stats.queries));
     hits.AdvanceTo(static_cast<double>(stats.hits));
-    evictions.AdvanceTo(static_cast<double>(stats.evictions));
   });
+}
+
+// Tenants are known from the moment they hold a page; from then on all their series are there.
+class TenantCollector {
+ public:
+  TenantCollector(Registry& registry, const kv::PagePool& pool)
+      : registry_(registry), pool_(pool), page_bytes_(pool.layout().page_bytes()) {}
+
+  void operator()() {
+    // Several tenants may share the label "other".
+    for (auto& [label, held] : tenants_) held = {};
+    for (const kv::TenantPages& tenant : pool_.tenants()) {
+      const auto [found, is_new] =
+          tenants_.try_emplace(registry_.TenantLabel(tenant.tenant.value()));
+      if (is_new) Introduce(found->first);
+      found->second.active += tenant.active;
+      found->second.cached += tenant.cached;
+    }
+    for (const auto& [label, held] : tenants_) {
+      Set(telemetry::kTenantKvBytes, {label, kTier, "active"}, held.active);
+      Set(telemetry::kTenantKvBytes, {label, kTier, "cached"}, held.cached);
+      Set(telemetry::kTenantKvLimitBytes, {label, kTier}, pool_.size());
+    }
+  }
+
+ private:
+  void Introduce(absl::string_view label) {
+    for (kv::EvictionCause cause : kv::kEvictionCauses) {
+      registry_.counter(telemetry::kKvEvictions, {label, kTier, kv::EvictionCauseName(cause)});
+    }
+  }
+  void Set(const telemetry::MetricDef& def, Registry::Labels labels, uint64_t pages) {
+    registry_.gauge(def, labels).Set(static_cast<double>(pages) * page_bytes_);
+  }
+
+  Registry& registry_;
+  const kv::PagePool& pool_;
+  const double page_bytes_;
+  std::map<std::string, kv::TenantPages> tenants_;  // by label
+};
+
+void CollectTenants(Registry& registry, const WorkerMetrics::Sources& sources) {
+  sources.index.OnEvicted([&registry](const TenantId& tenant, kv::EvictionCause cause) {
+    registry.counter(telemetry::kKvEvictions, {tenant.value(), kTier, kv::EvictionCauseName(cause)})
+        .Add();
+  });
+  registry.OnCollect(TenantCollector(registry, sources.pool));
 }
 
 void CollectMoves(Registry& registry, const WorkerMetrics::Sources& sources) {
   const std::string& transport = sources.transport;
-  registry.OnCollect([&worker = sources.worker,
-                      sent = registry.counter(telemetry::kKvTransferBytes, {transport, "send"}),
-                      received = registry.counter(telemetry::kKvTransferBytes, {transport, "receive"}),
-                      pieces_sent = registry.counter(telemetry::kKvTransferPieces, {transport, "send"}),
-                      pieces_received = registry.counter(telemetry::kKvTransferPieces, {transport, "receive"}),
-                      completed = registry.counter(telemetry::kKvTransfers, {"completed"}),
-                      failed = registry.counter(telemetry::kKvTransfers, {"failed"}),
-                      stale = registry.counter(telemetry::kStaleMessages),
-                      duplicate = registry.counter(telemetry::kDuplicateMessages),
-                      digest = registry.counter(telemetry::kDigestFailures),
-                      expired = registry.counter(telemetry::kLeaseExpiries)] {
-    const handoff::MoveCounters moves = worker.counters();
-    sent.AdvanceTo(static_cast<double>(moves.bytes_sent));
-    received.AdvanceTo(static_cast<double>(moves.bytes_received));
-    pieces_sent.AdvanceTo(static_cast<double>(moves.pieces_sent));
-    pieces_received.AdvanceTo(static_cast<double>(moves.pieces_received));
-    completed.AdvanceTo(static_cast<double>(moves.transfers_completed));
-    failed.AdvanceTo(static_cast<double>(moves.transfers_failed));
-    stale.AdvanceTo(static_cast<double>(moves.stale_messages));
-    duplicate.AdvanceTo(static_cast<double>(moves.duplicate_messages));
-    digest.AdvanceTo(static_cast<double>(moves.digest_failures));
-    expired.AdvanceTo(static_cast<double>(moves.lease_expiries));
-  });
+  registry.OnCollect(
+      [&worker = sources.worker, &clock = sources.clock,
+       quarantine_age = registry.gauge(telemetry::kQuarantineAge),
+       invalid = registry.counter(telemetry::kInvalidMessages),
+       sent = registry.counter(telemetry::kKvTransferBytes, {transport, "send"}),
+       received = registry.counter(telemetry::kKvTransferBytes, {transport, "receive"}),
+       pieces_sent = registry.counter(telemetry::kKvTransferPieces, {transport, "send"}),
+       pieces_received = registry.counter(telemetry::kKvTransferPieces, {transport, "receive"}),
+       completed = registry.counter(telemetry::kKvTransfers, {"completed"}),
+       failed = registry.counter(telemetry::kKvTransfers, {"failed"}),
+       stale = registry.counter(telemetry::kStaleMessages),
+       duplicate = registry.counter(telemetry::kDuplicateMessages),
+       digest = registry.counter(telemetry::kDigestFailures),
+       expired = registry.counter(telemetry::kLeaseExpiries)] {
+        const handoff::MoveCounters moves = worker.counters();
+        sent.AdvanceTo(static_cast<double>(moves.bytes_sent));
+        received.AdvanceTo(static_cast<double>(moves.bytes_received));
+        pieces_sent.AdvanceTo(static_cast<double>(moves.pieces_sent));
+        pieces_received.AdvanceTo(static_cast<double>(moves.pieces_received));
+        completed.AdvanceTo(static_cast<double>(moves.transfers_completed));
+        failed.AdvanceTo(static_cast<double>(moves.transfers_failed));
+        stale.AdvanceTo(static_cast<double>(moves.stale_messages));
+        duplicate.AdvanceTo(static_cast<double>(moves.duplicate_messages));
+        invalid.AdvanceTo(static_cast<double>(moves.invalid_messages));
+        digest.AdvanceTo(static_cast<double>(moves.digest_failures));
+        expired.AdvanceTo(static_cast<double>(moves.lease_expiries));
+        const auto since = static_cast<int64_t>(moves.quarantined_since_ns);
+        quarantine_age.Set(
+            since == 0 ? 0 : absl::ToDoubleSeconds(clock.Now() - absl::FromUnixNanos(since)));
+      });
 }
 
 }  // namespace
@@ -86,7 +149,16 @@ WorkerMetrics::WorkerMetrics(telemetry::Registry& registry)
       recomputed_tokens_(registry.counter(telemetry::kRecomputedTokens)),
       preemptions_(registry.counter(telemetry::kPreemptions)),
       tag_failures_(registry.counter(telemetry::kTagFailures)),
-      transfer_tail_(registry.histogram(telemetry::kKvTransferTail)) {}
+      transfer_seconds_(registry.histogram(telemetry::kKvTransferSeconds)) {
+  for (const char* method : kMethods) {
+    for (int code = 0; code <= static_cast<int>(absl::StatusCode::kUnauthenticated); ++code) {
+      registry.counter(telemetry::kWorkerCalls,
+                       {method, absl::StatusCodeToString(static_cast<absl::StatusCode>(code))});
+    }
+  }
+  for (request::Phase phase : kPhases)
+    registry.histogram(telemetry::kPhaseSeconds, {request::PhaseName(phase)});
+}
 
 void WorkerMetrics::CallEnded(absl::string_view method, const absl::Status& status) {
   const std::string code = absl::StatusCodeToString(status.code());
@@ -108,6 +180,7 @@ void WorkerMetrics::PhaseEnded(request::Phase phase, absl::Duration duration) {
 void WorkerMetrics::Collect(const Sources& sources) {
   CollectEngine(registry_, sources);
   CollectPages(registry_, sources);
+  CollectTenants(registry_, sources);
   CollectMoves(registry_, sources);
 }
 

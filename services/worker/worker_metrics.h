@@ -28,17 +28,20 @@ class WorkerMetrics {
   void SequenceEnded(const engine::SequenceStats& stats);
   void TokenSampled() { output_tokens_.Add(); }
   void PhaseEnded(request::Phase phase, absl::Duration duration);
-  void TransferTail(absl::Duration tail) { transfer_tail_.Observe(absl::ToDoubleSeconds(tail)); }
+  void Transferred(absl::Duration transfer) {
+    transfer_seconds_.Observe(absl::ToDoubleSeconds(transfer));
+  }
 
   // What the collectors read. All must outlive the registry's last Serialize.
   struct Sources {
     const Clock& clock;
     const handoff::Worker& worker;
     const kv::PagePool& pool;
-    const kv::PrefixIndex& index;
+    kv::PrefixIndex& index;
     const engine::ModelRunner& model;
     std::string transport;
   };
+  // Before the worker gets calls: it observes the index, too.
   void Collect(const Sources& sources);
 
  private:
@@ -49,7 +52,7 @@ class WorkerMetrics {
   const telemetry::Counter recomputed_tokens_;
   const telemetry::Counter preemptions_;
   const telemetry::Counter tag_failures_;
-  const telemetry::Histogram transfer_tail_;
+  const telemetry::Histogram transfer_seconds_;
 };
 
 }  // namespace sluice::services

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""A small cluster with a day's worth of trouble in a minute, watched by Prometheus: what the tests of this folder look at, and
+what the picture in deploy/README.md shows.
+
+    scenario.py --bin FOLDER --seconds 240 --out deploy/grafana/sluice.png
+"""
+import argparse
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "deploy/grafana")]
+
+import draw  # noqa: E402
+import harness  # noqa: E402
+from services import Services  # noqa: E402
+
+RATE_INTERVAL = "15s"
+REQUESTS_PER_SECOND = 12
+KEYS = {"key-of-acme": "acme", "key-of-globex": "globex"}
+TINY_POOL_MIB = 1  # so that blocks are evicted
+
+
+class Prometheus:
+    """deploy/local/monitor on a free port, scraping and evaluating once a second."""
+
+    def __init__(self, endpoints):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            listen = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.url = f"http://{listen}"
+        self.process = subprocess.Popen([ROOT / "deploy/local/monitor", "--endpoints", endpoints, "--listen", listen,
+                                         "--interval", "1s"], stderr=subprocess.DEVNULL)
+        harness.wait_until(self.ready, "Prometheus answers")
+
+    def ready(self):
+        if self.process.poll() is not None:
+            raise AssertionError(f"deploy/local/monitor exited with {self.process.returncode}")
+        try:
+            return urllib.request.urlopen(f"{self.url}/-/ready", timeout=5).status == 200
+        except OSError:
+            return False
+
+    def get(self, path, **parameters):
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return json.load(answer)["data"]
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(30)
+
+
+class Scenario:
+    """Router, cache-manager, a prefill and two decode workers with the toy model, and Prometheus."""
+
+    def __enter__(self):
+        self.services = Services().__enter__()
+        self.started = time.time()
+        folder = pathlib.Path(self.services.folder.name)
+        (folder / "keys").write_text("".join(f"{key} {tenant}\n" for key, tenant in KEYS.items()))
+        self.manager = self.services.start("sluice-cache-manager")
+        worker = ["model.path=toy", f"cache_manager={self.manager['grpc']}", "engine.threads=1", "engine.batch_max=16",
+                  f"engine.kv_pool_mib={TINY_POOL_MIB}"]
+        self.prefill = self.services.start("sluice-prefill", "service.name=prefill-0", *worker)
+        self.decode = [self.services.start("sluice-decode", f"service.name=decode-{i}", *worker) for i in range(2)]
+        self.router = self.services.start("sluice-router", "split=always", f"api_keys_file={folder}/keys",
+                                          f"cache_manager={self.manager['grpc']}", "http_listen=127.0.0.1:0")
+        self.endpoints = {"metrics": {"router": [self.router["metrics"]], "cache_manager": self.manager["metrics"],
+                                      "prefill": [self.prefill["metrics"]], "decode": [d["metrics"] for d in self.decode]}}
+        (folder / "endpoints.json").write_text(json.dumps(self.endpoints))
+        self.client = harness.Client(self.router["grpc"])
+        self.metadata = (("authorization", f"Bearer {next(iter(KEYS))}"),)
+        harness.wait_until(lambda: self.client.call("ListModels", self.client.message("ListModelsRequest"),
+                                                    metadata=self.metadata).models, "a model is served")
+        self.metrics_at_start = self.metrics()
+        self.prometheus = Prometheus(folder / "endpoints.json")
+        return self
+
+    def __exit__(self, *exception):
+        self.prometheus.stop()
+        self.client.close()
+        return self.services.__exit__(*exception)
+
+    def metrics(self):
+        """The text of /metrics of one process of each role."""
+        urls = {role: urls if isinstance(urls, str) else urls[-1] for role, urls in self.endpoints["metrics"].items()}
+        return {role: urllib.request.urlopen(url + "/metrics", timeout=10).read().decode() for role, url in urls.items()}
+
+    def run(self, seconds):
+        """Two tenants' load; in the middle a decode worker dies. Then waits until Prometheus has seen the end."""
+        total = REQUESTS_PER_SECOND * seconds
+        load = subprocess.Popen(
+            [os.path.join(harness.ARGS.bin, "sluice"), "bench", "serve", "--json", "--url", f"grpc://{self.router['grpc']}",
+             "--api-key", ",".join(KEYS), "--dataset", "agent", "--turns", "6", "--input-len", "48", "--output-len", "48",
+             "--prefix-len", "96", "--request-rate", str(REQUESTS_PER_SECOND), "--num-requests", str(total)],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        try:
+            for share, event in ((0.25, self.make_mistakes), (0.5, self.kill_a_decode_worker), (0.75, self.make_mistakes)):
+                harness.wait_until(lambda: self.requests_ended() >= share * total, f"{share:.0%} of the requests ended", 2 * seconds)
+                event()
+            self.report = json.loads(load.communicate(timeout=2 * seconds)[0])
+        finally:
+            load.kill()
+            load.wait()
+        ended = self.requests_ended()
+        harness.wait_until(lambda: [float(series["value"][1]) for series in self.prometheus.get(
+            "query", query='sum(sluice_requests_total)')["result"]] == [ended], "Prometheus has scraped the end")
+        self.ended = time.time()
+
+    def requests_ended(self):
+        return sum(value for name, value in harness.read_metrics(self.router["metrics"]).items()
+                   if name.startswith("sluice_requests_total"))
+
+    def make_mistakes(self):
+        """A wrong field, an unknown key, a client that leaves, and a request of high priority."""
+        for metadata, fields in ((self.metadata, {"choices": 99}), ((("authorization", "Bearer nobody"),), {})):
+            request = self.client.message("GenerateRequest", text="x", **fields)
+            try:
+                list(self.client.call("Generate", request, metadata=metadata))
+                raise AssertionError(f"{fields} with {metadata} was accepted")
+            except harness.grpc.RpcError:
+                pass
+        leaving = self.client.message("GenerateRequest", text="a long story", max_tokens=2000, ignore_eos=True)
+        stream = self.client.call("Generate", leaving, metadata=self.metadata)
+        next(iter(stream))
+        stream.cancel()
+        urgent = self.client.message("GenerateRequest", text="now", max_tokens=8, priority=5)
+        list(self.client.call("Generate", urgent, metadata=self.metadata))
+
+    def kill_a_decode_worker(self):
+        """The one with more to do, so that streams have to move."""
+        load = {d["pid"]: harness.read_metrics(d["metrics"])["sluice_engine_running_sequences"] for d in self.decode}
+        pid = max(load, key=load.get)
+        process = next(p for p in self.services.running if p.pid == pid)
+        self.services.running.remove(process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def draw(self, out):
+        draw.draw(self.prometheus.url, self.started, self.ended, RATE_INTERVAL, out)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--seconds", type=int, default=240)
+    parser.add_argument("--out", required=True)
+    harness.ARGS = parser.parse_args()
+    with Scenario() as scenario:
+        scenario.run(harness.ARGS.seconds)
+        scenario.draw(harness.ARGS.out)
+
+
+if __name__ == "__main__":
+    main()
