@@ -16,6 +16,7 @@ DASHBOARD = pathlib.Path(__file__).resolve().parent / "sluice.json"
 UNIT_PIXELS, COLUMN_PIXELS = 24, 66  # of Grafana's grid: 24 columns, rows of one unit
 BACKGROUND, PANEL, BORDER, TEXT, FAINT = "#111217", "#181b1f", "#2c3235", "#d8d9da", "#8e8e99"
 SERIES = ["#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#b877d9", "#8ab8ff", "#f2495c", "#96d98d", "#ffcb7d", "#ca95e5", "#37872d", "#e0b400"]
+LINES_MAX = 9
 NAMED = {"green": "#56a64b", "orange": "#ff780a", "red": "#e02f44"}
 
 
@@ -131,7 +132,8 @@ def draw_timeseries(canvas, panel, results, start, end):
     axes = canvas.axes(position, 58, 28, 14, 58)
     axes.set_facecolor(PANEL)
     lines = [(legend_of(target["legendFormat"], labels) or "all", points) for target, series in results for labels, points in series]
-    lines = lines[:len(SERIES)]
+    if len(lines) > LINES_MAX:  # a table in Grafana, sorted like this
+        lines = sorted(lines, key=lambda line: -max(value for _, value in line[1]))[:LINES_MAX]
     if "stacking" in defaults["custom"] and lines:
         times = sorted({t for _, points in lines for t, _ in points})
         values = [[dict(points).get(t, 0) for t in times] for _, points in lines]
@@ -158,7 +160,7 @@ def draw_timeseries(canvas, panel, results, start, end):
 
 def draw_legend(frame, names, width):
     """Two lines of coloured names under the axes; what does not fit is left out."""
-    x, y, shown = 12, 0.135, 0
+    x, y = 12, 0.135
     for name, color in zip(names, SERIES):
         needed = 22 + 5.6 * len(name)
         if x + needed > width:
@@ -167,7 +169,7 @@ def draw_legend(frame, names, width):
                 break
         frame.plot([x / width, (x + 10) / width], [y, y], color=color, lw=2, transform=frame.transAxes, clip_on=False)
         frame.text((x + 14) / width, y, name, fontsize=6.8, color=FAINT, transform=frame.transAxes, va="center")
-        x, shown = x + needed, shown + 1
+        x += needed
 
 
 def draw(prometheus, start, end, rate_interval, out, dashboard=DASHBOARD):

@@ -178,8 +178,8 @@ void Generation::Send(v1::ChoiceDelta delta) {
   if (first) StartSiblings();
 }
 
-void Generation::OnChoiceDone(uint32_t index, const absl::Status& status, const cluster::FlowSummary& summary) {
-  if (ended_) return;
+void Generation::OnChoiceDone(uint32_t index, const absl::Status& status,
+                              const cluster::FlowSummary& summary) {
   v1::Usage& usage = report_.usage;
   usage.set_completion_tokens(usage.completion_tokens() + summary.usage.completion_tokens);
   usage.set_recomputed_tokens(usage.recomputed_tokens() + summary.usage.recomputed_tokens);
@@ -189,6 +189,7 @@ void Generation::OnChoiceDone(uint32_t index, const absl::Status& status, const 
     usage.set_prompt_tokens(summary.usage.prompt_tokens);
     usage.set_cached_tokens(summary.usage.cached_tokens);
   }
+  if (ended_) return;  // only what it did still counts
   if (!status.ok()) return End(status);
   if (++choices_done_ == choices_.size()) {
     v1::GenerateResponse last;

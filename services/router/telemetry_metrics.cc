@@ -136,14 +136,16 @@ class TelemetryMetrics final : public RouterMetrics {
     }
   }
 
-  // The phases of a request add up to its time to first token.
+  // The phases of a request add up to its time to first token: the last one is what remains.
   void ObserveFirstToken(absl::Time arrived, const GenerationReport& report) {
-    ttft_.Observe(absl::ToDoubleSeconds(report.first_token - arrived));
+    const absl::Duration ttft = report.first_token - arrived;
+    ttft_.Observe(absl::ToDoubleSeconds(ttft));
+    std::array<absl::Duration, kPhases.size()> spent = report.first_choice.until_first_token;
+    spent[0] += report.admitted - arrived;
+    spent[3] = ttft - spent[0] - spent[1] - spent[2];
     for (size_t i = 0; i < kPhases.size(); ++i) {
-      absl::Duration spent = report.first_choice.until_first_token[i];
-      if (kPhases[i] == Phase::kAdmitted) spent += report.admitted - arrived;
       registry_.histogram(telemetry::kTtftPhase, {request::PhaseName(kPhases[i])})
-          .Observe(absl::ToDoubleSeconds(spent));
+          .Observe(absl::ToDoubleSeconds(spent[i]));
     }
     if (report.first_choice.exposed)
       exposed_.Observe(absl::ToDoubleSeconds(*report.first_choice.exposed));

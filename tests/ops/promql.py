@@ -19,7 +19,7 @@ class Selector:
 def parse(query):
     """(selectors, groupings): a grouping is (labels, the selectors that must have them)."""
     tokens = TOKEN.findall(query)
-    selectors, groupings = [], []  # selectors with the index of their token
+    selectors, groupings, scalars = [], [], []  # selectors with the index of their token; spans that have no labels
     i = 0
     while i < len(tokens):
         following = tokens[i + 1] if i + 1 < len(tokens) else ""
@@ -34,11 +34,13 @@ def parse(query):
             selectors.append((i, Selector(tokens[i], tokens[i + 2:close])))
             i = close + 1
         else:
+            if tokens[i] == "scalar":
+                scalars.append((i, matching(tokens, i + 1)))
             i += 1
     resolved = []
     for at, labels, begin in groupings:
         if tokens[at] == "on":
-            covered = [s for _, s in selectors]
+            covered = [s for index, s in selectors if not any(begin < index < end for begin, end in scalars)]
         else:
             if tokens[at - 1] not in AGGREGATIONS or tokens[begin] != "(":
                 raise ValueError(f"write 'sum by (labels) (...)': {query}")

@@ -2,7 +2,7 @@
 """A small cluster with a day's worth of trouble in a minute, watched by Prometheus: what the tests of this folder look at, and
 what the picture in deploy/README.md shows.
 
-    scenario.py --bin FOLDER --seconds 240 --out deploy/grafana/sluice.png
+    scenario.py --bin FOLDER --model FILE --rate 2 --pool-mib 128 --seconds 240 --out deploy/grafana/sluice.png
 """
 import argparse
 import json
@@ -24,9 +24,7 @@ import harness  # noqa: E402
 from services import Services  # noqa: E402
 
 RATE_INTERVAL = "15s"
-REQUESTS_PER_SECOND = 12
 KEYS = {"key-of-acme": "acme", "key-of-globex": "globex"}
-TINY_POOL_MIB = 1  # so that blocks are evicted
 
 
 class Prometheus:
@@ -60,7 +58,10 @@ class Prometheus:
 
 
 class Scenario:
-    """Router, cache-manager, a prefill and two decode workers with the toy model, and Prometheus."""
+    """Router, cache-manager, a prefill and two decode workers, and Prometheus. The pools are so small that blocks are evicted."""
+
+    def __init__(self, model="toy", rate=12, pool_mib=1):
+        self.model, self.rate, self.pool_mib = model, rate, pool_mib
 
     def __enter__(self):
         self.services = Services().__enter__()
@@ -68,8 +69,8 @@ class Scenario:
         folder = pathlib.Path(self.services.folder.name)
         (folder / "keys").write_text("".join(f"{key} {tenant}\n" for key, tenant in KEYS.items()))
         self.manager = self.services.start("sluice-cache-manager")
-        worker = ["model.path=toy", f"cache_manager={self.manager['grpc']}", "engine.threads=1", "engine.batch_max=16",
-                  f"engine.kv_pool_mib={TINY_POOL_MIB}"]
+        worker = [f"model.path={self.model}", f"cache_manager={self.manager['grpc']}", "engine.threads=1", "engine.batch_max=16",
+                  f"engine.kv_pool_mib={self.pool_mib}"]
         self.prefill = self.services.start("sluice-prefill", "service.name=prefill-0", *worker)
         self.decode = [self.services.start("sluice-decode", f"service.name=decode-{i}", *worker) for i in range(2)]
         self.router = self.services.start("sluice-router", "split=always", f"api_keys_file={folder}/keys",
@@ -97,11 +98,11 @@ class Scenario:
 
     def run(self, seconds):
         """Two tenants' load; in the middle a decode worker dies. Then waits until Prometheus has seen the end."""
-        total = REQUESTS_PER_SECOND * seconds
+        total = int(self.rate * seconds)
         load = subprocess.Popen(
             [os.path.join(harness.ARGS.bin, "sluice"), "bench", "serve", "--json", "--url", f"grpc://{self.router['grpc']}",
              "--api-key", ",".join(KEYS), "--dataset", "agent", "--turns", "6", "--input-len", "48", "--output-len", "48",
-             "--prefix-len", "96", "--request-rate", str(REQUESTS_PER_SECOND), "--num-requests", str(total)],
+             "--prefix-len", "96", "--request-rate", str(self.rate), "--num-requests", str(total)],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         try:
             for share, event in ((0.25, self.make_mistakes), (0.5, self.kill_a_decode_worker), (0.75, self.make_mistakes)):
@@ -137,13 +138,19 @@ class Scenario:
         list(self.client.call("Generate", urgent, metadata=self.metadata))
 
     def kill_a_decode_worker(self):
-        """The one with more to do, so that streams have to move."""
+        """The one with more to do, while long streams run, so that some have to move."""
+        request = self.client.message("GenerateRequest", text="a long story", max_tokens=3000, ignore_eos=True)
+        streams = [self.client.call("Generate", request, metadata=self.metadata) for _ in range(4)]
+        for stream in streams:
+            next(iter(stream))
         load = {d["pid"]: harness.read_metrics(d["metrics"])["sluice_engine_running_sequences"] for d in self.decode}
         pid = max(load, key=load.get)
         process = next(p for p in self.services.running if p.pid == pid)
         self.services.running.remove(process)
         process.send_signal(signal.SIGKILL)
         process.wait()
+        for stream in streams:
+            list(stream)
 
     def draw(self, out):
         draw.draw(self.prometheus.url, self.started, self.ended, RATE_INTERVAL, out)
@@ -152,12 +159,15 @@ class Scenario:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", required=True)
+    parser.add_argument("--model", default="toy")
+    parser.add_argument("--rate", type=float, default=12)
+    parser.add_argument("--pool-mib", type=int, default=1)
     parser.add_argument("--seconds", type=int, default=240)
     parser.add_argument("--out", required=True)
-    harness.ARGS = parser.parse_args()
-    with Scenario() as scenario:
-        scenario.run(harness.ARGS.seconds)
-        scenario.draw(harness.ARGS.out)
+    arguments = harness.ARGS = parser.parse_args()
+    with Scenario(arguments.model, arguments.rate, arguments.pool_mib) as scenario:
+        scenario.run(arguments.seconds)
+        scenario.draw(arguments.out)
 
 
 if __name__ == "__main__":
