@@ -62,6 +62,7 @@ class Scenario:
 
     def __init__(self, model="toy", rate=12, pool_mib=1):
         self.model, self.rate, self.pool_mib = model, rate, pool_mib
+        self.story_tokens = 3000 if model == "toy" else 200  # long enough to be running still when it is asked
 
     def __enter__(self):
         self.services = Services().__enter__()
@@ -130,7 +131,7 @@ class Scenario:
                 raise AssertionError(f"{fields} with {metadata} was accepted")
             except harness.grpc.RpcError:
                 pass
-        leaving = self.client.message("GenerateRequest", text="a long story", max_tokens=2000, ignore_eos=True)
+        leaving = self.client.message("GenerateRequest", text="a long story", max_tokens=self.story_tokens, ignore_eos=True)
         stream = self.client.call("Generate", leaving, metadata=self.metadata)
         next(iter(stream))
         stream.cancel()
@@ -139,7 +140,7 @@ class Scenario:
 
     def kill_a_decode_worker(self):
         """The one with more to do, while long streams run, so that some have to move."""
-        request = self.client.message("GenerateRequest", text="a long story", max_tokens=3000, ignore_eos=True)
+        request = self.client.message("GenerateRequest", text="a long story", max_tokens=self.story_tokens, ignore_eos=True)
         streams = [self.client.call("Generate", request, metadata=self.metadata) for _ in range(4)]
         for stream in streams:
             next(iter(stream))
