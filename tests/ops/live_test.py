@@ -1,7 +1,5 @@
 """A real cluster under load, scraped by Prometheus: every query that operators are given finds what it asks for."""
-import json
 import math
-import os
 import pathlib
 import re
 import subprocess
@@ -17,14 +15,14 @@ METRICS_README = ROOT / "common/telemetry/README.md"
 
 
 def documented():
-    """{(role, metric): (type, labels)} of the table in common/telemetry/README.md."""
-    rows = re.findall(r"^\| `(sluice_\w+)` \| (\w+) \| (.*?) \| (.*?) \|", METRICS_README.read_text(), re.M)
+    """{(role, metric): (type, labels, help)} of the table in common/telemetry/README.md."""
+    rows = re.findall(r"^\| `(sluice_\w+)` \| (\w+) \| (.*?) \| (.*?) \| (.*) \|$", METRICS_README.read_text(), re.M)
     roles = {"all": ("router", "prefill", "decode", "cache_manager"), "workers": ("prefill", "decode"), "router": ("router",),
              "manager": ("cache_manager",)}
     table = {}
-    for name, kind, labels, where in rows:
+    for name, kind, labels, where, text in rows:
         for role in (role for part in where.split(", ") for role in roles[part]):
-            table[role, name] = (kind, frozenset(re.findall(r"`(\w+)`", labels)))
+            table[role, name] = (kind, frozenset(re.findall(r"`(\w+)`", labels)), text)
     return table
 
 
@@ -32,11 +30,11 @@ def exported(texts):
     """The same of what processes serve: {role: text of /metrics}."""
     table = {}
     for role, text in texts.items():
-        for name, kind in re.findall(r"^# TYPE (\w+) (\w+)", text, re.M):
+        for name, meaning, kind in re.findall(r"^# HELP (\w+) (.*)\n# TYPE \1 (\w+)", text, re.M):
             lines = re.findall(rf"^{name}(?:_bucket|_sum|_count)?(?:{{(.*)}})? [-+0-9.eInfNa]+$", text, re.M)
             labels = {label for line in lines for label in re.findall(r'(\w+)="', line)} - {"le"}
             if lines:
-                table[role, name] = (kind, frozenset(labels))
+                table[role, name] = (kind, frozenset(labels), meaning)
     return table
 
 

@@ -93,9 +93,10 @@ class Scenario:
         return self.services.__exit__(*exception)
 
     def metrics(self):
-        """The text of /metrics of one process of each role."""
-        urls = {role: urls if isinstance(urls, str) else urls[-1] for role, urls in self.endpoints["metrics"].items()}
-        return {role: urllib.request.urlopen(url + "/metrics", timeout=10).read().decode() for role, url in urls.items()}
+        """The text of /metrics of one living process of each role."""
+        living = {"router": self.router, "cache_manager": self.manager, "prefill": self.prefill, "decode": self.decode[0]}
+        return {role: urllib.request.urlopen(ready["metrics"] + "/metrics", timeout=10).read().decode()
+                for role, ready in living.items()}
 
     def run(self, seconds):
         """Two tenants' load; in the middle a decode worker dies. Then waits until Prometheus has seen the end."""
@@ -150,6 +151,7 @@ class Scenario:
         self.services.running.remove(process)
         process.send_signal(signal.SIGKILL)
         process.wait()
+        self.decode = [ready for ready in self.decode if ready["pid"] != pid]
         for stream in streams:
             list(stream)
 
