@@ -114,7 +114,7 @@ class DashboardTest(unittest.TestCase):
                 self.assertIn("unit", panel["fieldConfig"]["defaults"])
                 self.assertEqual(panel["datasource"]["uid"], "${datasource}")
                 self.assertTrue(all(target["legendFormat"] and target["expr"] for target in panel["targets"]))
-                for runbook in re.findall(r"Runbooks?: ([^.]+)\.", panel["description"]):
+                for runbook in re.findall(r"[Rr]unbooks?:? ([A-Z][^.]+)\.", panel["description"]):
                     for name in runbook.split(", "):
                         self.assertTrue((RUNBOOKS / f"{name}.md").exists(), name)
 
