@@ -125,10 +125,10 @@ absl::Status Run(const v1::RouterConfig& config) {
         [&core](const v1::WorkerView& view, bool fresh) { core.OnView(view, fresh); });
     loop->Post([&core, link = std::move(link)]() mutable { core.SetLink(std::move(link)); });
   }
-  loop->Post([&core] { core.WatchState(); });
   SLUICE_LOG(kInfo) << "router up" << Field("grpc", process.grpc_address()) << Field("http", http->address())
                     << Field("metrics", process.metrics_address()) << Field("split", config.split());
   SLUICE_RETURN_IF_ERROR(process.SetUp({{"http", absl::StrCat("http://", http->address())}}));
+  loop->Post([&core] { core.WatchState(); });
 
   if (!process.WaitForDrain()) core.CancelAll();
   http->Shutdown(absl::Milliseconds(200));
