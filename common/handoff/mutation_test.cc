@@ -40,6 +40,7 @@ bool IsAdvisory(const std::string& name) {
                                                   "offer.addresses.address",
                                                   "commit.first_tokens.token",
                                                   "commit.first_tokens.logprob",
+                                                  "commit.first_tokens.logits_hash",
                                                   "commit.first_tokens",
                                                   "commit.cached_tokens",
                                                   "renew.lease_ms",

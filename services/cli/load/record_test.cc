@@ -58,7 +58,7 @@ TEST(RequestRecord, ErrorsByReason) {
   EXPECT_EQ(ReasonOf(absl::UnavailableError("refused")), "UNREACHABLE");
   EXPECT_EQ(ReasonOf(rpc::WithContext(absl::UnavailableError("died"), "router", "r")),
             "WORKER_FAILED");
-  EXPECT_EQ(ReasonOf(absl::UnimplementedError("no")), "UNIMPLEMENTED");
+  EXPECT_EQ(ReasonOf(absl::UnimplementedError("no")), "NOT_SUPPORTED");
 }
 
 TEST(Summarise, InterpolatesBetweenRanks) {
