@@ -126,31 +126,11 @@ void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int6
   }
 }
 
-void QuantizeRow(const float* x, int64_t k, uint8_t* prepared) {
-  Int16Block* blocks = reinterpret_cast<Int16Block*>(prepared);
-  const int64_t whole = k / kBlock;
-  for (int64_t b = 0; b < whole; ++b) QuantizeBlock(x + b * kBlock, blocks + b);
-  if (k % kBlock == 0) return;
-  float tail[kBlock] = {};
-  std::memcpy(tail, x + whole * kBlock, static_cast<size_t>(k % kBlock) * sizeof(float));
-  QuantizeBlock(tail, blocks + whole);
-}
-
 }  // namespace
 
 void Prepare(ActivationKind kind, const float* x, int64_t rows, int64_t k, int64_t x_stride,
              uint8_t* prepared) {
-  const int64_t row_bytes = PreparedRowBytes(kind, k);
-  for (int64_t r = 0; r < rows; ++r, x += x_stride, prepared += row_bytes) {
-    if (kind == ActivationKind::kInt16) {
-      QuantizeRow(x, k, prepared);
-    } else {
-      const size_t bytes = static_cast<size_t>(k) * sizeof(float);
-      std::memcpy(prepared, x, bytes);
-      // Kernels read k in pairs.
-      std::memset(prepared + bytes, 0, static_cast<size_t>(row_bytes) - bytes);
-    }
-  }
+  PrepareRows(kind, x, rows, k, x_stride, prepared, QuantizeBlock);
 }
 
 void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int64_t panel_begin,

@@ -18,11 +18,10 @@ inline int StoreCodes(__m512i codes, int16_t* out) {
   return _mm512_reduce_add_epi32(codes);
 }
 
-// Codes, scale and sums of up to 32 values.
-inline void QuantizeBlock(const float* x, int64_t count, Int16Block* out) {
-  const uint32_t mask = count >= kBlock ? 0xffffffffu : (1u << count) - 1;
-  const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), x);
-  const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), x + 16);
+// Codes, scale and sums of 32 values.
+inline void QuantizeBlock(const float* x, Int16Block* out) {
+  const __m512 low = _mm512_loadu_ps(x);
+  const __m512 high = _mm512_loadu_ps(x + 16);
   const float amax = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
   const bool tiny = amax < kSmallestAmax;
   const float scale = tiny ? 0.0f : amax / kLargestCode;
@@ -174,22 +173,7 @@ void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int6
 
 void Prepare(ActivationKind kind, const float* x, int64_t rows, int64_t k, int64_t x_stride,
              uint8_t* prepared) {
-  const int64_t row_bytes = PreparedRowBytes(kind, k);
-  for (int64_t r = 0; r < rows; ++r, x += x_stride, prepared += row_bytes) {
-    switch (kind) {
-      case ActivationKind::kFloat32:
-        std::memcpy(prepared, x, static_cast<size_t>(k) * sizeof(float));
-        // Kernels read k in pairs.
-        std::memset(prepared + k * 4, 0, static_cast<size_t>(row_bytes - k * 4));
-        break;
-      case ActivationKind::kInt16:
-        for (int64_t b = 0; b < (k + kBlock - 1) / kBlock; ++b) {
-          QuantizeBlock(x + b * kBlock, k - b * kBlock,
-                        reinterpret_cast<Int16Block*>(prepared) + b);
-        }
-        break;
-    }
-  }
+  PrepareRows(kind, x, rows, k, x_stride, prepared, QuantizeBlock);
 }
 
 void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int64_t panel_begin,

@@ -54,10 +54,6 @@ PackedMatrix DescribePacked(IsaPath path, WeightFormat format, int64_t n, int64_
   return matrix;
 }
 
-int64_t PackedBytes(IsaPath path, WeightFormat format, int64_t n, int64_t k) {
-  return DescribePacked(path, format, n, k).bytes();
-}
-
 int64_t PreparedRowBytes(ActivationKind kind, int64_t k) {
   int64_t bytes = 0;
   switch (kind) {

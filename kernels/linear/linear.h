@@ -46,9 +46,6 @@ struct PackedMatrix {
 // BlockElements(format), path available.
 PackedMatrix DescribePacked(IsaPath path, WeightFormat format, int64_t n, int64_t k);
 
-// Bytes that Pack() writes: DescribePacked(...).bytes().
-int64_t PackedBytes(IsaPath path, WeightFormat format, int64_t n, int64_t k);
-
 // Writes panels [panel_begin, panel_end) of `matrix` (from DescribePacked) to `out`, which is
 // aligned to kPackedAlignment and holds matrix.bytes(). Threads may pack disjoint panels of one
 // matrix. rows[i]: source row i: rows of several tensors, a permutation or a slice are all

@@ -36,7 +36,7 @@ std::string CaseName(const testing::TestParamInfo<Case>& info) {
 // A source matrix with its packed form.
 struct Packed {
   Packed(Case c, int64_t n, int64_t k, uint64_t seed)
-      : source(c.format, n, k, seed), data(PackedBytes(c.path, c.format, n, k)) {
+      : source(c.format, n, k, seed), data(DescribePacked(c.path, c.format, n, k).bytes()) {
     matrix = Pack(c.path, c.format, n, k, source.rows(), data.data());
   }
   TestMatrix source;
@@ -292,7 +292,7 @@ TEST_P(LinearTest, ExtremeCodesDoNotOverflow) {
       }
     }
     const std::vector<WeightRow> rows(static_cast<size_t>(n), row);
-    AlignedBytes data(PackedBytes(GetParam().path, format, n, k));
+    AlignedBytes data(DescribePacked(GetParam().path, format, n, k).bytes());
     const PackedMatrix matrix = Pack(GetParam().path, format, n, k, rows, data.data());
     std::vector<float> w(static_cast<size_t>(k));
     UnpackRow(matrix, 3, w.data());

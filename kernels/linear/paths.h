@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/linear/linear.h"
 
@@ -140,10 +141,31 @@ struct Prefetcher {
   }
 };
 
+// Prepare of the vector paths. `quantize(x, block)` makes a block of the 32 values at `x`.
+template <typename Quantize>
+void PrepareRows(ActivationKind kind, const float* x, int64_t rows, int64_t k, int64_t x_stride,
+                 uint8_t* prepared, Quantize quantize) {
+  const int64_t row_bytes = PreparedRowBytes(kind, k);
+  const int64_t whole = k / kBlock;
+  for (int64_t r = 0; r < rows; ++r, x += x_stride, prepared += row_bytes) {
+    if (kind == ActivationKind::kFloat32) {
+      const size_t bytes = static_cast<size_t>(k) * sizeof(float);
+      std::memcpy(prepared, x, bytes);
+      // Kernels read k in pairs.
+      std::memset(prepared + bytes, 0, static_cast<size_t>(row_bytes) - bytes);
+      continue;
+    }
+    Int16Block* blocks = reinterpret_cast<Int16Block*>(prepared);
+    for (int64_t b = 0; b < whole; ++b) quantize(x + b * kBlock, blocks + b);
+    if (k % kBlock == 0) continue;
+    float tail[kBlock] = {};
+    std::memcpy(tail, x + whole * kBlock, static_cast<size_t>(k % kBlock) * sizeof(float));
+    quantize(tail, blocks + whole);
+  }
+}
+
 }  // namespace
 
-using PrepareFunction = void (*)(ActivationKind kind, const float* x, int64_t rows, int64_t k,
-                                 int64_t x_stride, uint8_t* prepared);
 using ForwardFunction = void (*)(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
                                  int64_t panel_begin, int64_t panel_end, float* y,
                                  int64_t y_stride);
