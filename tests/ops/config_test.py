@@ -59,7 +59,9 @@ class ConfigTest(unittest.TestCase):
         table, messages = rules(), fields()
         for message, (definition, own) in MESSAGES.items():
             properties = self.schema["definitions"][definition]["properties"]
-            self.assertEqual(set(properties), messages[message] - own, message)
+            self.assertEqual(set(properties), messages[message] - own,
+                             f"{message}: a setting belongs into definitions/{definition} of helm/sluice/values.schema.json, or, if "
+                             "the chart writes it itself, into MESSAGES of this test")
             self.assertLessEqual(own, messages[message])
             for field, node in properties.items():
                 if "$ref" not in node:
