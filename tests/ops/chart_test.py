@@ -137,11 +137,22 @@ class ChartTest(unittest.TestCase):
         rules = {rule["metadata"]["name"]: rule["spec"] for rule in of_kind(documents, "PrometheusRule")}
         self.assertEqual(rules, {f"sluice-{path.stem.replace('_', '-')}": chart.yaml.safe_load(path.read_text())
                                  for path in (chart.ROOT / "deploy/prometheus/rules").glob("*.yaml")})
+        self.assertTrue(rules)
         dashboards = {name: text for document in of_kind(documents, "ConfigMap") for name, text in document["data"].items()
                       if document["metadata"]["labels"].get("grafana_dashboard") == "1"}
         self.assertEqual({name: json.loads(text) for name, text in dashboards.items()},
                          {path.name: json.loads(path.read_text())
                           for path in (chart.ROOT / "deploy/grafana").glob("*.json")})
+        self.assertTrue(dashboards)
+
+    def test_scraping_gives_the_labels_that_the_rules_stand_on(self):
+        """The ServiceMonitor sets what deploy/prometheus sets where there is no Prometheus operator."""
+        with open(chart.ROOT / "deploy/prometheus/prometheus-kubernetes.yml") as file:
+            relabelings = chart.yaml.safe_load(file)["scrape_configs"][0]["relabel_configs"]
+        spelled = {"source_labels": "sourceLabels", "target_label": "targetLabel"}
+        labels = [{spelled.get(key, key): value for key, value in r.items()} for r in relabelings if "target_label" in r]
+        monitor = of_kind(render("monitoring"), "ServiceMonitor")[0]
+        self.assertEqual(monitor["spec"]["endpoints"][0]["relabelings"], labels)
 
 
 if __name__ == "__main__":
