@@ -111,6 +111,10 @@ INSTANTIATE_TEST_SUITE_P(Own, Families,
                            return absl::StrReplaceAll(tested.param.name, {{"-", "_"}, {".", "_"}});
                          });
 
+TEST(LoadChatTemplate, ThePublishedTextOfSmolLm2IsRendered) {
+  EXPECT_EQ(Load(GoldenFile("tokenizer/smollm2/chat_template.txt"))->name(), "smollm2");
+}
+
 TEST(LoadChatTemplate, ATextThatDiffersFromItsFamilyIsRunItself) {
   const std::string text = FamilySource("qwen3").text;
   const std::string changed =
