@@ -11,7 +11,7 @@
 #include "model/model_files.h"
 #include "model/tokenizer_inputs.h"
 #include "text/chat/families.h"
-#include "text/chat/recognize.h"
+#include "text/chat/load_template.h"
 
 namespace sluice::services {
 namespace {
@@ -67,10 +67,11 @@ void AddTemplate(const std::string& chat_template, TextModel* result) {
   source.bos_token = TokenText(tokenizer, tokenizer.bos_id());
   source.pad_token = TokenText(tokenizer, tokenizer.pad_id());
   if (!tokenizer.eos_ids().empty()) source.eos_token = TokenText(tokenizer, tokenizer.eos_ids().front());
-  result->chat_template = text::RecognizeFamily(source);
-  if (result->chat_template == nullptr) {
-    result->template_error = absl::UnimplementedError(
-        absl::StrCat("the chat template of this model (", chat_template.size(), " bytes) is of no known family"));
+  auto loaded = text::LoadChatTemplate(source);
+  if (loaded.ok()) {
+    result->chat_template = *std::move(loaded);
+  } else {
+    result->template_error = loaded.status();
   }
 }
 

@@ -51,7 +51,8 @@ class TextModelTest : public testing::Test {
 TEST_F(TextModelTest, KimiFolderWithTiktoken) {
   CopyTokenizer("kimi");
   Write("chat_template.jinja",
-        "<|im_system|> <|im_middle|> <|tool_calls_section_begin|> tool_call_counter");
+        "<|im_system|> <|im_middle|> <|tool_calls_section_begin|> tool_call_counter {% extends 'x' "
+        "%}");
   const auto model = Load();
   ASSERT_NE(model->chat_template, nullptr) << model->template_error;
   EXPECT_EQ(model->chat_template->name(), "kimi-k2-instruct");
@@ -69,7 +70,9 @@ TEST_F(TextModelTest, KimiFolderWithTiktoken) {
 
 TEST_F(TextModelTest, GlmFolderWithATemplateInItsConfig) {
   CopyTokenizer("glm");
-  Write("tokenizer_config.json", R"({"chat_template":"[gMASK]<sop> <|assistant|> <arg_key>"})");
+  Write(
+      "tokenizer_config.json",
+      R"({"chat_template":"[gMASK]<sop>{% if 0 %}<tool_call><arg_key>{% endif %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}<|assistant|><think>"})");
   const auto model = Load();
   ASSERT_NE(model->chat_template, nullptr) << model->template_error;
   const auto chat = model->EncodeChat(Hello());
@@ -80,6 +83,15 @@ TEST_F(TextModelTest, GlmFolderWithATemplateInItsConfig) {
   EXPECT_THAT(model->eos_tokens,
               testing::IsSupersetOf({*model->tokenizer->FindAdded("<|user|>"),
                                      *model->tokenizer->FindAdded("<|observation|>")}));
+}
+
+TEST_F(TextModelTest, ATemplateThatIsNotSupportedIsNamed) {
+  CopyTokenizer("kimi");
+  Write("chat_template.jinja", "{{ messages | pprint }}");
+  const auto chat = Load()->EncodeChat(Hello());
+  EXPECT_TRUE(absl::IsFailedPrecondition(chat.status()));
+  EXPECT_THAT(std::string(chat.status().message()),
+              HasSubstr("line 1: the filter 'pprint' is not supported"));
 }
 
 TEST_F(TextModelTest, WithoutATemplateMessagesAreRefused) {

@@ -82,7 +82,7 @@ std::unique_ptr<const ChatTemplate> ChatMl(const Text& text, absl::string_view s
   if (text.HasAll("<think>", "enable_thinking", "last_query_index", "<tool_call>")) {
     return Qwen3Template();
   }
-  if (text.Has("<think>") || text.Has("reasoning")) return nullptr;
+  if (text.Has("<think>") || text.Has("reasoning") || text.Has("tools")) return nullptr;
   std::string system = DefaultSystemMessage(source);
   const absl::string_view name = absl::StrContains(system, "SmolLM") ? "smollm2" : "chatml";
   return ChatMlTemplate(name, std::move(system));

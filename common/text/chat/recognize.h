@@ -13,7 +13,7 @@ namespace sluice::text {
 struct TemplateSource {
   std::string text;  // of the template
   // Tokens that templates print by name; "" where the model has none.
-  std::string bos_token, eos_token, pad_token, unk_token;
+  std::string bos_token, eos_token, pad_token;
 };
 
 // A renderer written here whose family the text belongs to, by the rules in README.md; null for

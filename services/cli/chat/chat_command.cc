@@ -1,8 +1,7 @@
 // sluice chat: flags, terminal and Ctrl-C around a ChatSession.
-#include <CLI/CLI.hpp>
-
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -62,11 +61,14 @@ class Chat {
                             rpc::SignalWatcher::Start([this] { client_.Cancel(); }));
     const absl::Time begin = clock_.Now();
     absl::Time first = absl::InfiniteFuture();
-    const auto outcome = session_.Ask(text, [&](absl::string_view piece) {
+    const auto outcome = session_.Ask(text, [&](const NewText& piece) {
       first = std::min(first, clock_.Now());
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
+      if (!piece.reasoning.empty()) ShowReasoning(piece.reasoning);
+      if (!piece.text.empty()) ShowReasoning("");
+      std::fwrite(piece.text.data(), 1, piece.text.size(), stdout);
       std::fflush(stdout);
     });
+    ShowReasoning("");
     if (first != absl::InfiniteFuture() || outcome.ok()) PrintLine("");
     SLUICE_RETURN_IF_ERROR(outcome.status());
     const absl::Time end = clock_.Now();
@@ -94,6 +96,18 @@ class Chat {
   }
 
  private:
+  // Reasoning goes to a terminal's error stream, dimmed, so that what is piped is the answer alone.
+  // An empty text ends it.
+  void ShowReasoning(const std::string& text) {
+    if (isatty(STDERR_FILENO) == 0 || (text.empty() && !reasoning_)) return;
+    if (text.empty()) {
+      std::fputs("\x1b[0m\n\n", stderr);
+    } else {
+      std::fprintf(stderr, "%s%s", reasoning_ ? "" : "\x1b[2m", text.c_str());
+    }
+    reasoning_ = !text.empty();
+  }
+
   static ChatSettings Settings(const ChatFlags& flags) {
     ChatSettings settings = flags.settings;
     if (flags.temperature) settings.sampling.set_temperature(*flags.temperature);
@@ -112,6 +126,7 @@ class Chat {
   const SystemClock clock_;
   GenerateClient client_;
   ChatSession session_;
+  bool reasoning_ = false;  // is being shown
 };
 
 absl::Status RunChat(const ChatFlags& flags) {

@@ -38,15 +38,20 @@ absl::StatusOr<GenerateOutcome> ChatSession::Ask(absl::string_view text, const O
   *request.mutable_sampling() = settings_.sampling;
   if (settings_.max_tokens) request.set_max_tokens(*settings_.max_tokens);
   request.set_session_affinity(settings_.session_affinity);
-  std::string answer;
-  auto outcome = send_(std::move(request), [&](absl::string_view piece) {
-    answer.append(piece.data(), piece.size());
+  NewText answer;
+  auto outcome = send_(std::move(request), [&](const NewText& piece) {
+    answer.text += piece.text;
+    answer.reasoning += piece.reasoning;
     on_text(piece);
   });
   const bool partial = absl::IsCancelled(outcome.status()) && !answer.empty();
   if (outcome.ok() || partial) {
     Append(&history_, "user", text);
-    Append(&history_, "assistant", answer);
+    Append(&history_, "assistant", answer.text);
+    // Templates keep it for the turns that need it.
+    if (!answer.reasoning.empty()) {
+      history_.mutable_messages()->rbegin()->set_reasoning_content(answer.reasoning);
+    }
   }
   return outcome;
 }

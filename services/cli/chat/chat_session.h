@@ -25,7 +25,7 @@ struct ChatSettings {
 // Thread-compatible.
 class ChatSession {
  public:
-  using OnText = std::function<void(absl::string_view)>;
+  using OnText = std::function<void(const NewText&)>;
   using Send = std::function<absl::StatusOr<GenerateOutcome>(v1::GenerateRequest, const OnText&)>;
 
   ChatSession(ChatSettings settings, Send send);

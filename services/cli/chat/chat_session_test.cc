@@ -17,7 +17,7 @@ struct Script {
                   const ChatSession::OnText& on_text) -> absl::StatusOr<GenerateOutcome> {
       requests.push_back(std::move(request));
       const auto& [text, status] = answers.at(requests.size() - 1);
-      on_text(text);
+      on_text({text, ""});
       if (!status.ok()) return status;
       return GenerateOutcome();
     };
@@ -32,7 +32,7 @@ std::string Flatten(const v1::Messages& messages) {
   return all;
 }
 
-const ChatSession::OnText kIgnore = [](absl::string_view) {};
+const ChatSession::OnText kIgnore = [](const NewText&) {};
 
 TEST(ChatSession, SendsTheWholeConversation) {
   Script script;
@@ -55,6 +55,21 @@ TEST(ChatSession, SendsTheWholeConversation) {
   EXPECT_FALSE(second.sampling().has_temperature());
   session.Reset();
   EXPECT_EQ(Flatten(session.history()), "system=be brief;");
+}
+
+TEST(ChatSession, KeepsReasoningInTheHistory) {
+  std::vector<v1::GenerateRequest> requests;
+  ChatSession session({}, [&](v1::GenerateRequest request, const ChatSession::OnText& on_text) {
+    requests.push_back(std::move(request));
+    on_text({"", "h"});
+    on_text({"Hi.", "m"});
+    return absl::StatusOr<GenerateOutcome>(GenerateOutcome());
+  });
+  ASSERT_TRUE(session.Ask("hello", kIgnore).ok());
+  ASSERT_EQ(session.history().messages_size(), 2);
+  EXPECT_EQ(session.history().messages(1).content(), "Hi.");
+  EXPECT_EQ(session.history().messages(1).reasoning_content(), "hm");
+  EXPECT_FALSE(session.history().messages(0).has_reasoning_content());
 }
 
 TEST(ChatSession, KeepsWhatWasSaidBeforeACancelAndNothingOfAFailure) {

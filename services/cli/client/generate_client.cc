@@ -7,7 +7,6 @@
 #include "base/status_macros.h"
 #include "grpcpp/channel.h"
 #include "rpc/error.h"
-#include "services/cli/client/stream_progress.h"
 #include "sluice/v1/inference.grpc.pb.h"
 
 namespace sluice::cli {
@@ -32,7 +31,7 @@ void GenerateClient::Cancel() {
 }
 
 absl::Status GenerateClient::RunOnce(StreamProgress& progress,
-                                     const std::function<void(absl::string_view)>& on_text) {
+                                     const std::function<void(const NewText&)>& on_text) {
   const auto stub = v1::Inference::NewStub(channels_.Get(endpoints_[current_].address));
   const auto call = std::make_shared<rpc::ClientCall>(options_);
   {
@@ -45,11 +44,11 @@ absl::Status GenerateClient::RunOnce(StreamProgress& progress,
   absl::Status status;
   v1::GenerateResponse response;
   while (status.ok() && reader->Read(&response)) {
-    const auto text = progress.Accept(response);
-    if (text.ok()) {
-      if (!text->empty()) on_text(*text);
+    const auto fresh = progress.Accept(response);
+    if (fresh.ok()) {
+      if (!fresh->empty()) on_text(*fresh);
     } else {
-      status = text.status();
+      status = fresh.status();
       call->Cancel();
     }
   }
@@ -58,7 +57,7 @@ absl::Status GenerateClient::RunOnce(StreamProgress& progress,
 }
 
 absl::StatusOr<GenerateOutcome> GenerateClient::Generate(
-    v1::GenerateRequest request, const std::function<void(absl::string_view)>& on_text,
+    v1::GenerateRequest request, const std::function<void(const NewText&)>& on_text,
     const std::function<void(absl::string_view)>& on_notice) {
   {
     MutexLock lock(mutex_);

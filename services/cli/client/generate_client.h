@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "rpc/channel_pool.h"
 #include "rpc/client_call.h"
+#include "services/cli/client/stream_progress.h"
 #include "services/cli/client/url.h"
 #include "sluice/v1/inference.pb.h"
 
@@ -34,7 +35,7 @@ class GenerateClient {
   // stopped; given up when none of them brings any progress. `on_notice` (may be null) is told.
   // Errors: the router's, CANCELLED after Cancel, UNAVAILABLE when no router answers.
   absl::StatusOr<GenerateOutcome> Generate(v1::GenerateRequest request,
-                                           const std::function<void(absl::string_view)>& on_text,
+                                           const std::function<void(const NewText&)>& on_text,
                                            const std::function<void(absl::string_view)>& on_notice);
 
   // Ends the Generate that runs, if any.
@@ -42,8 +43,8 @@ class GenerateClient {
 
  private:
   // One stream at the current address, to its end.
-  absl::Status RunOnce(class StreamProgress& progress,
-                       const std::function<void(absl::string_view)>& on_text);
+  absl::Status RunOnce(StreamProgress& progress,
+                       const std::function<void(const NewText&)>& on_text);
 
   const std::vector<Endpoint> endpoints_;
   rpc::CallOptions options_;

@@ -28,7 +28,7 @@ struct Result {
 Result Ask(GenerateClient& client, const v1::GenerateRequest& request = Request()) {
   Result result;
   result.outcome = client.Generate(
-      request, [&](absl::string_view text) { result.text.append(text.data(), text.size()); },
+      request, [&](const NewText& fresh) { result.text += fresh.text; },
       [&](absl::string_view notice) { result.notices.emplace_back(notice); });
   return result;
 }
@@ -124,7 +124,7 @@ TEST(GenerateClient, CancelEndsTheStreamAndIsNotABrokenOne) {
     client.Cancel();
   });
   const auto outcome = client.Generate(
-      Request(), [&](absl::string_view) { seen.TryPush(1); }, nullptr);
+      Request(), [&](const NewText&) { seen.TryPush(1); }, nullptr);
   canceller.join();
   EXPECT_TRUE(absl::IsCancelled(outcome.status())) << outcome.status();
   EXPECT_EQ(router->service().requests().size(), 1u);

@@ -36,9 +36,9 @@ absl::Status StreamProgress::AcceptStart(const v1::GenerateStart& start) {
       "the router resumed another stream: its seed or numerics differ from the first try's");
 }
 
-absl::StatusOr<std::string> StreamProgress::Accept(const v1::GenerateResponse& response) {
+absl::StatusOr<NewText> StreamProgress::Accept(const v1::GenerateResponse& response) {
   if (response.has_start()) SLUICE_RETURN_IF_ERROR(AcceptStart(response.start()));
-  std::string text;
+  NewText fresh;
   for (const v1::ChoiceDelta& delta : response.deltas()) {
     const auto count = static_cast<uint32_t>(delta.token_ids_size());
     const uint64_t end = uint64_t{delta.position()} + count;
@@ -50,12 +50,13 @@ absl::StatusOr<std::string> StreamProgress::Accept(const v1::GenerateResponse& r
     const bool is_new = delta.position() == tokens_;
     if (is_new) {
       tokens_ += count;
-      text += delta.text();
+      fresh.text += delta.text();
+      fresh.reasoning += delta.reasoning_content();
     }
     if (!delta.finish_reason().empty()) finish_reason_ = delta.finish_reason();
   }
   if (response.has_usage()) usage_ = response.usage();
-  return text;
+  return fresh;
 }
 
 }  // namespace sluice::cli

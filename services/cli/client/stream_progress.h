@@ -10,6 +10,14 @@
 
 namespace sluice::cli {
 
+// What a message of a stream adds to an answer.
+struct NewText {
+  std::string text;
+  std::string reasoning;  // kept apart by models that reason
+
+  bool empty() const { return text.empty() && reasoning.empty(); }
+};
+
 // One choice. Thread-compatible.
 class StreamProgress {
  public:
@@ -23,7 +31,7 @@ class StreamProgress {
   // Takes the next message of a stream; returns the text that the client does not have yet.
   // Errors: DATA_LOSS when tokens are missing or overlap, ABORTED when a resumed stream is another
   // one (seed or numerics differ).
-  absl::StatusOr<std::string> Accept(const v1::GenerateResponse& response);
+  absl::StatusOr<NewText> Accept(const v1::GenerateResponse& response);
 
   bool started() const { return started_; }
   uint32_t tokens() const { return tokens_; }

@@ -47,15 +47,26 @@ TEST(StreamProgress, AsksAgainFromTheBeginningUntilTheStartIsKnown) {
   EXPECT_EQ(next.resume().positions(0), 0u);
 }
 
+TEST(StreamProgress, KeepsReasoningApart) {
+  StreamProgress progress(Request());
+  v1::GenerateResponse response = Delta(0, 1, "");
+  response.mutable_deltas(0)->set_reasoning_content("hm");
+  const auto fresh = progress.Accept(response);
+  ASSERT_TRUE(fresh.ok()) << fresh.status();
+  EXPECT_EQ(fresh->reasoning, "hm");
+  EXPECT_EQ(fresh->text, "");
+  EXPECT_FALSE(fresh->empty());
+}
+
 TEST(StreamProgress, CountsTokensAndReturnsTextOnce) {
   StreamProgress progress(Request());
   ASSERT_TRUE(progress.Accept(Start(5, "n")).ok());
-  EXPECT_EQ(*progress.Accept(Delta(0, 2, "ab")), "ab");
-  EXPECT_EQ(*progress.Accept(Delta(2, 1, "c")), "c");
+  EXPECT_EQ(progress.Accept(Delta(0, 2, "ab"))->text, "ab");
+  EXPECT_EQ(progress.Accept(Delta(2, 1, "c"))->text, "c");
   EXPECT_EQ(progress.NextRequest().resume().positions(0), 3u);
   // The last message of the first try comes again, then the stream goes on.
-  EXPECT_EQ(*progress.Accept(Delta(2, 1, "c")), "");
-  EXPECT_EQ(*progress.Accept(Delta(3, 1, "d", "stop")), "d");
+  EXPECT_EQ(progress.Accept(Delta(2, 1, "c"))->text, "");
+  EXPECT_EQ(progress.Accept(Delta(3, 1, "d", "stop"))->text, "d");
   EXPECT_EQ(progress.finish_reason(), "stop");
   EXPECT_EQ(progress.tokens(), 4u);
 }
