@@ -68,7 +68,9 @@ class Generation::Choice final : public cluster::FlowEvents {
     if (owner_.prepared_.request.logits_hash()) delta.add_logits_hashes(token.logits_hash);
     const bool matched = match.has_value();
     // What the client has already is computed again but not sent again.
-    if (position >= resume_position_ || !delta.finish_reason().empty()) owner_.Send(std::move(delta));
+    if (position >= resume_position_ || !delta.finish_reason().empty()) {
+      owner_.Send(std::move(delta), &last_sent_);
+    }
     if (matched) flow_->Finish(absl::OkStatus());
   }
 
@@ -112,6 +114,7 @@ class Generation::Choice final : public cluster::FlowEvents {
   std::optional<text::OutputReader> reader_;  // absent without a tokenizer
   std::shared_ptr<cluster::RequestFlow> flow_;
   uint32_t resume_position_ = 0;
+  std::optional<absl::Time> last_sent_;
 };
 
 std::shared_ptr<Generation> Generation::Create(cluster::FlowEnvironment& environment, PreparedRequest prepared,
@@ -163,16 +166,13 @@ void Generation::OnPlaced(Id128 prefill_numerics, Id128 decode_numerics) {
   start_ = std::move(start);
 }
 
-void Generation::Send(v1::ChoiceDelta delta) {
+void Generation::Send(v1::ChoiceDelta delta, std::optional<absl::Time>* last_sent) {
   if (ended_) return;
   const absl::Time now = env_.loop.clock().Now();
   const bool first = report_.first_token == absl::InfiniteFuture();
-  if (first) {
-    report_.first_token = now;
-  } else if (on_token_) {
-    on_token_(now - last_token_);
-  }
-  last_token_ = now;
+  if (first) report_.first_token = now;
+  if (on_token_ && last_sent->has_value()) on_token_(now - **last_sent);
+  *last_sent = now;
   v1::GenerateResponse response;
   if (start_) *response.mutable_start() = *std::exchange(start_, std::nullopt);
   *response.add_deltas() = std::move(delta);

@@ -47,7 +47,7 @@ struct GenerationReport {
 class Generation final : public std::enable_shared_from_this<Generation> {
  public:
   using Done = std::function<void(const GenerationReport&)>;
-  // Called for every token with the time since the stream's last one.
+  // Called for every token of a choice but its first, with the time since its last one.
   using TokenObserver = std::function<void(absl::Duration gap)>;
   static std::shared_ptr<Generation> Create(cluster::FlowEnvironment& environment, PreparedRequest prepared,
                                             std::unique_ptr<rpc::GenerationSink> sink, TokenObserver on_token, Done done);
@@ -66,7 +66,8 @@ class Generation final : public std::enable_shared_from_this<Generation> {
              std::unique_ptr<rpc::GenerationSink> sink, TokenObserver on_token, Done done);
   void StartSiblings();
   void OnPlaced(Id128 prefill_numerics, Id128 decode_numerics);
-  void Send(v1::ChoiceDelta delta);
+  // `last_sent`: when the choice's last token went out; set to now.
+  void Send(v1::ChoiceDelta delta, std::optional<absl::Time>* last_sent);
   void OnChoiceDone(uint32_t index, const absl::Status& status, const cluster::FlowSummary& summary);
   void End(const absl::Status& status);
 
@@ -78,7 +79,6 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   std::vector<std::unique_ptr<Choice>> choices_;
   std::optional<v1::GenerateStart> start_;  // until it went out with the first delta
   GenerationReport report_;
-  absl::Time last_token_;
   uint32_t choices_done_ = 0;
   bool ended_ = false;
 };

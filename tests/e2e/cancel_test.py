@@ -5,11 +5,8 @@ The services are built with fault points; the admin service stops a worker exact
 import threading
 import unittest
 
-import grpc
 import harness
-from google.protobuf import descriptor_pool, message_factory
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from services import Services, wait_for_model
+from services import Admin, Services, wait_for_model
 
 # Phase, role of the worker that is stopped, fault point.
 PHASES = [
@@ -24,20 +21,6 @@ PHASES = [
     ("DECODING", "decode", "worker.decode_started"),
     ("STREAMING", "decode", "worker.token"),
 ]
-
-
-class Admin:
-    def __init__(self, address):
-        self.channel = grpc.insecure_channel(address)
-        pool = descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(self.channel))
-        self.request, reply = (message_factory.GetMessageClass(pool.FindMessageTypeByName("sluice.v1." + name))
-                               for name in ("ArmFaultRequest", "ArmFaultReply"))
-        self.call = self.channel.unary_unary("/sluice.v1.Admin/ArmFault", request_serializer=lambda m: m.SerializeToString(),
-                                             response_deserializer=reply.FromString)
-
-    def arm(self, point, kind):
-        """Returns how often the point was hit so far."""
-        return self.call(self.request(point=point, kind=self.request.Kind.Value(kind)), timeout=10).hits
 
 
 class CancelTest(unittest.TestCase):

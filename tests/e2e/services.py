@@ -4,7 +4,10 @@ import os
 import subprocess
 import tempfile
 
+import grpc
 import harness
+from google.protobuf import descriptor_pool, message_factory
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 
 class Services:
@@ -37,6 +40,22 @@ class Services:
         harness.wait_until(lambda: os.path.exists(ready) or process.poll() is not None, f"{binary} is up")
         with open(ready) as file:
             return json.load(file)
+
+
+class Admin:
+    """The fault points of a service that is built with them."""
+
+    def __init__(self, address):
+        self.channel = grpc.insecure_channel(address)
+        pool = descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(self.channel))
+        self.request, reply = (message_factory.GetMessageClass(pool.FindMessageTypeByName("sluice.v1." + name))
+                               for name in ("ArmFaultRequest", "ArmFaultReply"))
+        self.call = self.channel.unary_unary("/sluice.v1.Admin/ArmFault", request_serializer=lambda m: m.SerializeToString(),
+                                             response_deserializer=reply.FromString)
+
+    def arm(self, point, kind):
+        """Returns how often the point was hit so far."""
+        return self.call(self.request(point=point, kind=self.request.Kind.Value(kind)), timeout=10).hits
 
 
 def wait_for_model(client):

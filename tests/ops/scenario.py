@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "deploy/grafana")]
 
 import draw  # noqa: E402
 import harness  # noqa: E402
-from services import Services  # noqa: E402
+from services import Admin, Services  # noqa: E402
 
 RATE_INTERVAL = "15s"
 KEYS = {"key-of-acme": "acme", "key-of-globex": "globex"}
@@ -62,7 +62,7 @@ class Scenario:
 
     def __init__(self, model="toy", rate=12, pool_mib=1):
         self.model, self.rate, self.pool_mib = model, rate, pool_mib
-        self.story_tokens = 3000 if model == "toy" else 200  # long enough to be running still when it is asked
+        self.story_tokens = 3000 if model == "toy" else 200  # still running when the client leaves
 
     def __enter__(self):
         self.services = Services().__enter__()
@@ -140,18 +140,20 @@ class Scenario:
         list(self.client.call("Generate", urgent, metadata=self.metadata))
 
     def kill_a_decode_worker(self):
-        """The one with more to do, while long streams run, so that some have to move."""
+        """In the middle of a token, so that streams have to move."""
+        victim = self.decode.pop(0)
+        admin = Admin(victim["admin"])
+        hits = admin.arm("worker.token", "PAUSE")
+        harness.wait_until(lambda: admin.arm("worker.token", "KIND_UNSPECIFIED") > hits, "a stream is stopped at a token")
+        # What these wait for here, the stopped stream has had as well: its first token is with the router.
         request = self.client.message("GenerateRequest", text="a long story", max_tokens=self.story_tokens, ignore_eos=True)
         streams = [self.client.call("Generate", request, metadata=self.metadata) for _ in range(4)]
         for stream in streams:
             next(iter(stream))
-        load = {d["pid"]: harness.read_metrics(d["metrics"])["sluice_engine_running_sequences"] for d in self.decode}
-        pid = max(load, key=load.get)
-        process = next(p for p in self.services.running if p.pid == pid)
+        process = next(p for p in self.services.running if p.pid == victim["pid"])
         self.services.running.remove(process)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        self.decode = [ready for ready in self.decode if ready["pid"] != pid]
         for stream in streams:
             list(stream)
 
