@@ -50,11 +50,12 @@ absl::Status CheckQuantization(const JsonValue& config) {
   if (quantization == nullptr || quantization->is_null()) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const absl::string_view method, quantization->GetString("quant_method"));
   if (method == "fp8") return CheckFp8(*quantization);
+  if (method == "sluice-lossless") return absl::OkStatus();
   if (method == "modelopt") return ExpectString(*quantization, "quant_algo", "NVFP4");
   if (method != "compressed-tensors") {
     return absl::UnimplementedError(
         absl::StrCat("'quant_method' is '", method.substr(0, 64),
-                     "'; built are 'fp8', 'compressed-tensors' and 'modelopt'"));
+                     "'; built are 'fp8', 'compressed-tensors', 'modelopt' and 'sluice-lossless'"));
   }
   const JsonValue* groups = quantization->Find("config_groups");
   if (groups == nullptr) return absl::OkStatus();

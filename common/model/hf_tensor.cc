@@ -22,6 +22,7 @@ using kernels::WeightFormat;
 constexpr uint64_t kBlock = 128;      // rows and columns of an FP8 block
 constexpr uint64_t kInt4Group = 32;   // columns that share a scale
 constexpr uint64_t kNvFp4Group = 16;  // columns that share a scale
+constexpr uint64_t kColumnsMax = 1u << 30;
 
 // Reads the tensors that store one matrix.
 class MatrixReader {
@@ -134,6 +135,9 @@ class MatrixReader {
   }
 
   absl::StatusOr<TensorView> ReadPacked() const {
+    if (const SafetensorsTensor* coded = Beside("weight_bf16p"); coded != nullptr) {
+      return ReadPalette(*coded);
+    }
     const SafetensorsTensor* packed = Beside("weight_packed");
     if (packed == nullptr) {
       return absl::NotFoundError(absl::StrCat(source_, ": tensor '", name_, "' is missing"));
@@ -144,21 +148,49 @@ class MatrixReader {
     return ReadInt4(*packed);
   }
 
-  absl::StatusOr<TensorView> ReadInt4(const SafetensorsTensor& packed) const {
-    if (packed.type != SafetensorsType::kI32 || !IsMatrix(packed)) {
-      return Bad(packed, "an I32 matrix of 8 codes a word, or U8 of 2");
-    }
+  // weight_shape: rows and columns.
+  absl::StatusOr<std::pair<uint64_t, uint64_t>> ReadShape() const {
     SLUICE_ASSIGN_OR_RETURN(const SafetensorsTensor* shape, Need("weight_shape"));
-    SLUICE_ASSIGN_OR_RETURN(const SafetensorsTensor* scale, Need("weight_scale"));
     const bool wide = shape->type == SafetensorsType::kI64;
     if (shape->elements() != 2 || (!wide && shape->type != SafetensorsType::kI32)) {
       return Bad(*shape, "two numbers, I64 or I32");
     }
     const auto dim = [&](size_t i) {
-      return wide ? formats::LoadUnaligned<int64_t>(shape->data.data() + 8 * i)
-                  : formats::LoadUnaligned<int32_t>(shape->data.data() + 4 * i);
+      return static_cast<uint64_t>(
+          wide ? formats::LoadUnaligned<int64_t>(shape->data.data() + 8 * i)
+               : formats::LoadUnaligned<int32_t>(shape->data.data() + 4 * i));
     };
-    const uint64_t n = static_cast<uint64_t>(dim(0)), k = static_cast<uint64_t>(dim(1));
+    return std::make_pair(dim(0), dim(1));
+  }
+
+  absl::StatusOr<TensorView> ReadPalette(const SafetensorsTensor& coded) const {
+    SLUICE_ASSIGN_OR_RETURN(const auto shape, ReadShape());
+    SLUICE_ASSIGN_OR_RETURN(const SafetensorsTensor* palette, Need("weight_palette"));
+    const auto [n, k] = shape;
+    const uint64_t row_bytes = k <= kColumnsMax
+                                   ? static_cast<uint64_t>(kernels::RowBytes(
+                                         WeightFormat::kBf16Palette, static_cast<int64_t>(k)))
+                                   : 0;
+    if (coded.type != SafetensorsType::kU8 || n == 0 || k == 0 ||
+        coded.shape != std::vector<uint64_t>{n, row_bytes}) {
+      return Bad(coded, absl::StrCat("U8 [", n, ",", row_bytes, "] for the weight_shape [", n, ",",
+                                     k, "]"));
+    }
+    TensorView view = View(coded, WeightFormat::kBf16Palette, k);
+    if (palette->shape != std::vector<uint64_t>{16}) return Bad(*palette, "U8 [16]");
+    SLUICE_RETURN_IF_ERROR(
+        SetScales(*palette, {{SafetensorsType::kU8, ScaleType::kPalette}}, "U8 [16]", &view));
+    view.rows_per_scale = 0;
+    return view;
+  }
+
+  absl::StatusOr<TensorView> ReadInt4(const SafetensorsTensor& packed) const {
+    if (packed.type != SafetensorsType::kI32 || !IsMatrix(packed)) {
+      return Bad(packed, "an I32 matrix of 8 codes a word, or U8 of 2");
+    }
+    SLUICE_ASSIGN_OR_RETURN(const auto shape, ReadShape());
+    SLUICE_ASSIGN_OR_RETURN(const SafetensorsTensor* scale, Need("weight_scale"));
+    const auto [n, k] = shape;
     if (packed.shape[0] != n || k % kInt4Group != 0 || packed.shape[1] != k / 8) {
       return Bad(packed,
                  absl::StrCat("[N,K/8] of the weight_shape [", n, ",", k, "], K a multiple of 32"));

@@ -18,6 +18,7 @@ namespace sluice::model {
 //   weight_packed I32 [N,K/8], weight_scale [N,K/32], weight_shape [2]  INT4 in groups of 32
 //   weight U8 [N,K/2], weight_scale F8_E4M3 [N,K/16], weight_scale_2    NVFP4, multiplied by it
 //   weight_packed U8, weight_scale F8_E4M3, weight_global_scale         NVFP4, divided by it
+//   weight_bf16p U8, weight_palette U8 [16], weight_shape [2]           BF16 without loss, our own
 // Errors: NOT_FOUND when absent, UNIMPLEMENTED for another type, INVALID_ARGUMENT for a shape that
 // does not fit; each names the tensor and what was expected. `source` is for errors.
 absl::StatusOr<TensorView> ReadHfTensor(const formats::Safetensors& tensors,

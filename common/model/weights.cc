@@ -126,13 +126,15 @@ class WeightLoader {
     return absl::OkStatus();
   }
 
-  // Fuses neighbours of equal format into one matrix.
+  // Fuses neighbours of equal format into one matrix; each palette stays one of its own.
   absl::Status PlanGroup(std::initializer_list<TensorRole> roles, int32_t layer,
                          MatrixGroup* group) {
     std::vector<std::vector<TensorView>> sources;
     for (TensorRole role : roles) {
       SLUICE_ASSIGN_OR_RETURN(TensorView view, files_.Find(role, layer));
-      if (sources.empty() || sources.back().back().format != view.format) sources.emplace_back();
+      const bool fuse = !sources.empty() && sources.back().back().format == view.format &&
+                        view.format != kernels::WeightFormat::kBf16Palette;
+      if (!fuse) sources.emplace_back();
       sources.back().push_back(std::move(view));
     }
     group->parts.resize(sources.size());

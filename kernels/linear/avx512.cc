@@ -182,8 +182,9 @@ void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, 
   if (matrix.format == WeightFormat::kF32) run = Run<WeightFormat::kF32>;
   if (matrix.format == WeightFormat::kF16) run = Run<WeightFormat::kF16>;
   if (matrix.format == WeightFormat::kBf16) run = Run<WeightFormat::kBf16>;
-  if (matrix.format == WeightFormat::kFp8Block) run = ForwardFp8;
-  if (matrix.format == WeightFormat::kFp8Channel) run = ForwardFp8;
+  if (matrix.format == WeightFormat::kFp8Block) run = ForwardWidened;
+  if (matrix.format == WeightFormat::kFp8Channel) run = ForwardWidened;
+  if (matrix.format == WeightFormat::kBf16Palette) run = ForwardWidened;
   run(matrix, prepared, rows, panel_begin, panel_end, y, y_stride);
 }
 

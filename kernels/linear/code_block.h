@@ -1,4 +1,5 @@
-// The common form of all block formats: 32 codes with their scale. Internal to this folder.
+// Parts of stored rows: 32 codes of a block format with their scale, misses of a palette. Internal
+// to this folder.
 #pragma once
 
 #include <cstdint>
@@ -19,5 +20,12 @@ struct CodeBlock {
 // Reads elements 32 * index .. 32 * index + 31 of a row of `k` elements of a block format.
 void LoadCodeBlock(WeightFormat format, const WeightRow& row, int64_t k, int64_t index,
                    CodeBlock* out);
+
+// Entry `index` of the misses of a row of kBf16Palette; an element >= k is no miss.
+struct PaletteMiss {
+  int64_t element = 0;
+  uint16_t bf16 = 0;
+};
+PaletteMiss LoadPaletteMiss(const WeightRow& row, int64_t k, int64_t index);
 
 }  // namespace sluice::kernels

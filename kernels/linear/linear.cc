@@ -14,6 +14,7 @@ ActivationKind KindOf(IsaPath path, WeightFormat format) {
     case WeightFormat::kBf16:
     case WeightFormat::kFp8Block:
     case WeightFormat::kFp8Channel:
+    case WeightFormat::kBf16Palette:
       return ActivationKind::kFloat32;
     default:
       return ActivationKind::kInt16;
@@ -31,6 +32,8 @@ int64_t PanelBytes(IsaPath path, WeightFormat format, int64_t k) {
     case WeightFormat::kFp8Block:
     case WeightFormat::kFp8Channel:
       return Fp8PanelBytes(format, k);
+    case WeightFormat::kBf16Palette:
+      return PalettePanelBytes(k);
     default: {
       const BlockLayout layout = BlockLayoutOf(format);
       return layout.factor_bytes + (k + kBlock - 1) / kBlock * layout.bytes;

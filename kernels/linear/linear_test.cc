@@ -331,6 +331,38 @@ TEST(LinearPaths, FastPathsHaveTheSameBits) {
   }
 }
 
+// The palette is another coding of the same values, and the products have the same bits.
+TEST(LinearPaths, PaletteHasTheBitsOfBf16) {
+  const int64_t n = 50, k = 1030;
+  const TestMatrix coded(WeightFormat::kBf16Palette, n, k, 17);
+  std::vector<uint16_t> plain(static_cast<size_t>(n * k));
+  std::vector<WeightRow> rows;
+  std::vector<float> values(static_cast<size_t>(k));
+  for (int64_t row = 0; row < n; ++row) {
+    DequantizeRow(WeightFormat::kBf16Palette, coded.rows()[static_cast<size_t>(row)], k,
+                  values.data());
+    for (int64_t i = 0; i < k; ++i) {
+      plain[static_cast<size_t>(row * k + i)] = FloatToBf16(values[static_cast<size_t>(i)]);
+    }
+    WeightRow one;
+    one.data = reinterpret_cast<const uint8_t*>(plain.data() + row * k);
+    rows.push_back(one);
+  }
+  const std::vector<float> x = RandomFloats(9 * k, 18);
+  for (IsaPath path : AvailableIsaPaths()) {
+    AlignedBytes a(DescribePacked(path, WeightFormat::kBf16Palette, n, k).bytes());
+    AlignedBytes b(DescribePacked(path, WeightFormat::kBf16, n, k).bytes());
+    const auto palette = Pack(path, WeightFormat::kBf16Palette, n, k, coded.rows(), a.data());
+    const auto bf16 = Pack(path, WeightFormat::kBf16, n, k, rows, b.data());
+    for (int64_t count : {1, 2, 3, 9}) {
+      const std::vector<float> y = Multiply(palette, x.data(), count);
+      const std::vector<float> expected = Multiply(bf16, x.data(), count);
+      EXPECT_EQ(std::memcmp(y.data(), expected.data(), y.size() * sizeof(float)), 0)
+          << IsaPathName(path) << " " << count;
+    }
+  }
+}
+
 TEST(Linear, RefusesShapesThatAreBugs) {
   EXPECT_DEATH(DescribePacked(IsaPath::kReference, WeightFormat::kQ4_K, 4, 32), "Q4_K");
   EXPECT_DEATH(DescribePacked(IsaPath::kReference, WeightFormat::kF32, 0, 32), "0 x 32");

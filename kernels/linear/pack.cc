@@ -1,5 +1,7 @@
 // Packing and unpacking of panels; portable code, run once at load. Layouts: paths.h.
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/fp/fp.h"
@@ -170,6 +172,85 @@ void UnpackFp8(const PackedMatrix& matrix, const uint8_t* panel, int64_t row, fl
   });
 }
 
+// Where the code of an element lies in a step: its byte and its nibble, whose byte and shift are
+// those of `byte`.
+struct PalettePlace {
+  int64_t step;
+  int byte;
+  int nibble_byte() const { return 64 + byte % 32; }
+  int nibble_shift() const { return byte < 32 ? 0 : 4; }
+};
+
+PalettePlace PlaceOf(int row, int64_t i) {
+  return {i / kPaletteStepElements, PaletteByte(row, static_cast<int>(i % kPaletteStepElements))};
+}
+
+// Codes of one row; misses are packed with those of the other rows.
+void PackPaletteCodes(const PackedMatrix& matrix, const WeightRow& source, int row,
+                      uint8_t* panel) {
+  uint8_t* const steps = panel + PaletteHeadBytes(matrix.k);
+  const uint8_t* const nibbles = source.data + matrix.k;
+  for (int64_t i = 0; i < matrix.k; ++i) {
+    const PalettePlace place = PlaceOf(row, i);
+    uint8_t* const step = steps + place.step * kPaletteStepBytes;
+    step[place.byte] = source.data[i];
+    const int nibble = i % 2 == 0 ? nibbles[i / 2] & 15 : nibbles[i / 2] >> 4;
+    uint8_t& pair = step[place.nibble_byte()];
+    pair = static_cast<uint8_t>(pair | nibble << place.nibble_shift());
+  }
+}
+
+// Head, misses and codes of the `count` rows of a panel, which share a palette.
+void PackPalette(const PackedMatrix& matrix, const WeightRow* rows, int count, uint8_t* panel) {
+  PaletteHead head = {};
+  for (int i = 0; i < 16; ++i) {
+    head.high[i] = static_cast<uint8_t>(rows[0].scales[i] >> 1);
+    head.low[i] = static_cast<uint8_t>(rows[0].scales[i] << 7);
+  }
+  std::memcpy(panel, &head, sizeof(head));
+  std::vector<PackedMiss> misses;
+  for (int row = 0; row < count; ++row) {
+    SLUICE_CHECK(std::memcmp(rows[row].scales, rows[0].scales, 16) == 0)
+        << "rows of one matrix with different palettes";
+    PackPaletteCodes(matrix, rows[row], row, panel);
+    for (int64_t m = 0; m < PaletteMisses(matrix.k); ++m) {
+      const PaletteMiss miss = LoadPaletteMiss(rows[row], matrix.k, m);
+      if (miss.element >= matrix.k) continue;
+      const PalettePlace place = PlaceOf(row, miss.element);
+      misses.push_back(
+          {static_cast<uint32_t>(place.step), static_cast<uint16_t>(place.byte), miss.bf16});
+    }
+  }
+  // Stable: of two entries for one element the last counts, as in DequantizeRow.
+  std::stable_sort(misses.begin(), misses.end(),
+                   [](const PackedMiss& a, const PackedMiss& b) { return a.step < b.step; });
+  misses.push_back({kNoPaletteMiss, 0, 0});
+  std::memcpy(panel + sizeof(head), misses.data(), misses.size() * sizeof(PackedMiss));
+}
+
+void UnpackPalette(const PackedMatrix& matrix, const uint8_t* panel, int row, float* out) {
+  PaletteHead head;
+  std::memcpy(&head, panel, sizeof(head));
+  for (int64_t i = 0; i < matrix.k; ++i) {
+    const PalettePlace place = PlaceOf(row, i);
+    const uint8_t* const step = panel + PaletteHeadBytes(matrix.k) + place.step * kPaletteStepBytes;
+    const int nibble = step[place.nibble_byte()] >> place.nibble_shift() & 15;
+    const int code = step[place.byte];
+    const int high = head.high[nibble] | (code & 0x80);
+    const int low = head.low[nibble] | (code & 0x7f);
+    out[i] = Bf16ToFloat(static_cast<uint16_t>(high << 8 | low));
+  }
+  for (const uint8_t* at = panel + sizeof(head);; at += sizeof(PackedMiss)) {
+    PackedMiss miss;
+    std::memcpy(&miss, at, sizeof(miss));
+    if (miss.step == kNoPaletteMiss) return;
+    for (int i = 0; i < kPaletteStepElements; ++i) {
+      if (PaletteByte(row, i) != miss.byte) continue;
+      out[int64_t{miss.step} * kPaletteStepElements + i] = Bf16ToFloat(miss.bf16);
+    }
+  }
+}
+
 bool IsFp8(WeightFormat format) {
   return format == WeightFormat::kFp8Block || format == WeightFormat::kFp8Channel;
 }
@@ -188,6 +269,12 @@ void PackPanels(const PackedMatrix& matrix, Rows rows, int64_t panel_begin, int6
   for (int64_t p = panel_begin; p < panel_end; ++p) {
     uint8_t* panel = out + p * matrix.panel_bytes;
     std::memset(panel, 0, static_cast<size_t>(matrix.panel_bytes));
+    if (matrix.format == WeightFormat::kBf16Palette && matrix.path != IsaPath::kReference) {
+      const int64_t left = matrix.n - p * kPanelRows;
+      PackPalette(matrix, rows.data() + p * kPanelRows,
+                  static_cast<int>(left < kPanelRows ? left : kPanelRows), panel);
+      continue;
+    }
     for (int row = 0; row < kPanelRows && p * kPanelRows + row < matrix.n; ++row) {
       const WeightRow& source = rows[static_cast<size_t>(p * kPanelRows + row)];
       if (matrix.path == IsaPath::kReference) {
@@ -223,6 +310,9 @@ void UnpackRow(const PackedMatrix& matrix, int64_t row, float* out) {
   }
   if (IsBlockFormat(matrix.format)) return UnpackBlocks(matrix, panel, row_in_panel, out);
   if (IsFp8(matrix.format)) return UnpackFp8(matrix, panel, row_in_panel, out);
+  if (matrix.format == WeightFormat::kBf16Palette) {
+    return UnpackPalette(matrix, panel, row_in_panel, out);
+  }
   const int64_t size = BlockBytes(matrix.format);
   for (int64_t i = 0; i < matrix.k; ++i) {
     const uint8_t* element = panel + ElementIndex(matrix.format, row_in_panel, i) * size;

@@ -5,6 +5,9 @@
 //   F32   [k][16] f32      F16  [k][16] f16      BF16  [k/2][16][2] bf16
 //   FP8: per 128 elements of k, or per row: f32 scale[16], then e4m3 codes [elements][16], elements
 //     rounded up to 4
+//   kBf16Palette: PaletteHead, misses [16 * PaletteMisses + 1] sorted by step, then steps of 4
+//     elements of k: sign and mantissa bytes [4 groups of 4 rows][2 pairs of k][4 rows][2], 32
+//     bytes of exponent nibbles: byte i has those of bytes i and i + 32
 //   block formats: f32 factor[16] if there is one, then per 32 elements of k
 //     scale[groups][16] (f16, bf16 or e4m3), f16 minimum[16] if affine,
 //     codes as "quads" of [16 rows][4 elements] bytes, 64 bytes each:
@@ -75,6 +78,7 @@ static constexpr BlockLayout BlockLayoutOf(WeightFormat format) {
     case WeightFormat::kBf16:
     case WeightFormat::kFp8Block:
     case WeightFormat::kFp8Channel:
+    case WeightFormat::kBf16Palette:
       return layout;
     case WeightFormat::kQ8_0:
       layout = {8, 1, false, 128};
@@ -110,7 +114,7 @@ static constexpr BlockLayout BlockLayoutOf(WeightFormat format) {
   return layout;
 }
 
-// Elements of k that share a scale, of kFp8Block and kFp8Channel.
+// Elements of k that share a scale; all of them in formats without.
 static constexpr int64_t Fp8GroupOf(WeightFormat format, int64_t k) {
   return format == WeightFormat::kFp8Block ? 128 : k;
 }
@@ -119,6 +123,40 @@ static constexpr int64_t Fp8GroupOf(WeightFormat format, int64_t k) {
 static constexpr int64_t Fp8PanelBytes(WeightFormat format, int64_t k) {
   const int64_t group = Fp8GroupOf(format, k);
   return (k + group - 1) / group * 4 * kPanelRows + (k + 3) / 4 * 4 * kPanelRows;
+}
+
+// What precedes the misses of a panel of kBf16Palette: the high and the low byte of a bf16 whose
+// exponent has index i, without sign and mantissa.
+struct PaletteHead {
+  uint8_t high[16];
+  uint8_t low[16];
+  uint8_t padding[32];
+};
+static_assert(sizeof(PaletteHead) == 64);
+
+// An element of a panel whose exponent is not in the palette: byte `byte` of step `step`.
+struct PackedMiss {
+  uint32_t step;  // kNoPaletteMiss: the end of the list
+  uint16_t byte;  // of the sign and mantissa bytes of the step
+  uint16_t bf16;
+};
+static_assert(sizeof(PackedMiss) == 8);
+
+constexpr int64_t kPaletteStepElements = 4;  // of k
+constexpr int64_t kPaletteStepBytes = 96;
+
+// Bytes of head and misses.
+static constexpr int64_t PaletteHeadBytes(int64_t k) {
+  const int64_t misses = kPanelRows * PaletteMisses(k) + 1;
+  return static_cast<int64_t>(sizeof(PaletteHead)) + (misses * 8 + 63) / 64 * 64;
+}
+static constexpr int64_t PalettePanelBytes(int64_t k) {
+  return PaletteHeadBytes(k) + (k + 3) / 4 * kPaletteStepBytes;
+}
+
+// The byte of a step that holds element `i` (0..3) of a row of the panel.
+static constexpr int PaletteByte(int row, int i) {
+  return row / 4 * 16 + i / 2 * 8 + row % 4 * 2 + i % 2;
 }
 
 namespace {  // instruction-set files use it: internal linkage, see kernels/README.md
@@ -185,9 +223,9 @@ void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, 
 // The block formats.
 void ForwardBlocks(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
                    int64_t panel_begin, int64_t panel_end, float* y, int64_t y_stride);
-// kFp8Block and kFp8Channel.
-void ForwardFp8(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
-                int64_t panel_begin, int64_t panel_end, float* y, int64_t y_stride);
+// kFp8Block, kFp8Channel and kBf16Palette; the bits of the latter are those of kBf16.
+void ForwardWidened(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
+                    int64_t panel_begin, int64_t panel_end, float* y, int64_t y_stride);
 }  // namespace avx2
 
 namespace avx512 {
@@ -198,9 +236,9 @@ void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, 
 // The block formats.
 void ForwardBlocks(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
                    int64_t panel_begin, int64_t panel_end, float* y, int64_t y_stride);
-// kFp8Block and kFp8Channel.
-void ForwardFp8(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
-                int64_t panel_begin, int64_t panel_end, float* y, int64_t y_stride);
+// kFp8Block, kFp8Channel and kBf16Palette; the bits of the latter are those of kBf16.
+void ForwardWidened(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows,
+                    int64_t panel_begin, int64_t panel_end, float* y, int64_t y_stride);
 }  // namespace avx512
 
 }  // namespace sluice::kernels

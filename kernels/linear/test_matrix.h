@@ -51,6 +51,7 @@ class TestMatrix {
       FixBlock(format, random, bytes_.data() + block * BlockBytes(format));
     }
     MakeScales(format, n * RowScales(format, k), random);
+    if (format == WeightFormat::kBf16Palette) MakePalette(n, k, random);
     for (int64_t row = 0; row < n; ++row) {
       WeightRow one;
       one.data = bytes_.data() + row * RowBytes(format, k);
@@ -58,6 +59,10 @@ class TestMatrix {
         one.scales = scales_.data() + row * RowScales(format, k) * scale_bytes_;
         one.scale_type = scale_type_;
         if (format == WeightFormat::kNvFp4) one.factor = 0.01f * static_cast<float>(row % 3 + 1);
+      }
+      if (format == WeightFormat::kBf16Palette) {
+        one.scales = scales_.data();
+        one.scale_type = scale_type_;
       }
       rows_.push_back(one);
     }
@@ -83,6 +88,25 @@ class TestMatrix {
       if (scale_type_ == ScaleType::kF32) std::memcpy(at, &value, 4);
       if (scale_type_ == ScaleType::kBf16) std::memcpy(at, &bf16, 2);
       if (scale_type_ == ScaleType::kE4m3) *at = FloatToE4m3(value * 1000);
+    }
+  }
+
+  // One palette for all rows, and every row misses it in as many elements as it may; every third
+  // row leaves one entry unused.
+  void MakePalette(int64_t n, int64_t k, SeededRandom& random) {
+    scale_type_ = ScaleType::kPalette;
+    for (int i = 0; i < 16; ++i) scales_.push_back(static_cast<uint8_t>(110 + i));
+    const int64_t row_bytes = RowBytes(WeightFormat::kBf16Palette, k);
+    for (int64_t row = 0; row < n; ++row) {
+      uint8_t* at = bytes_.data() + row * row_bytes + k + (k + 1) / 2;
+      for (int64_t m = 0; m < PaletteMisses(k); ++m, at += kPaletteMissBytes) {
+        const bool unused = row % 3 == 0 && m == 0;
+        const uint32_t element =
+            unused ? kNoPaletteMiss : static_cast<uint32_t>(random.Unit() * static_cast<double>(k));
+        const uint16_t bf16 = FloatToBf16(static_cast<float>(random.Unit() - 0.5) * 1e-6f);
+        std::memcpy(at, &element, 4);
+        std::memcpy(at + 4, &bf16, 2);
+      }
     }
   }
 
@@ -123,6 +147,7 @@ class TestMatrix {
         return;
       case WeightFormat::kInt4:
       case WeightFormat::kNvFp4:
+      case WeightFormat::kBf16Palette:
         return;
     }
   }

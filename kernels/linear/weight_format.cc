@@ -17,11 +17,11 @@ struct FormatInfo {
 };
 
 // Indexed by WeightFormat.
-constexpr FormatInfo kFormats[] = {{"F32", 1, 4},         {"F16", 1, 2},      {"BF16", 1, 2},
-                                   {"Q8_0", 32, 34},      {"Q4_0", 32, 18},   {"Q4_1", 32, 20},
-                                   {"Q5_0", 32, 22},      {"Q5_1", 32, 24},   {"Q4_K", 256, 144},
-                                   {"Q5_K", 256, 176},    {"Q6_K", 256, 210}, {"FP8_BLOCK", 1, 1},
-                                   {"FP8_CHANNEL", 1, 1}, {"INT4", 32, 16},   {"NVFP4", 16, 8}};
+constexpr FormatInfo kFormats[] = {
+    {"F32", 1, 4},         {"F16", 1, 2},      {"BF16", 1, 2},     {"Q8_0", 32, 34},
+    {"Q4_0", 32, 18},      {"Q4_1", 32, 20},   {"Q5_0", 32, 22},   {"Q5_1", 32, 24},
+    {"Q4_K", 256, 144},    {"Q5_K", 256, 176}, {"Q6_K", 256, 210}, {"FP8_BLOCK", 1, 1},
+    {"FP8_CHANNEL", 1, 1}, {"INT4", 32, 16},   {"NVFP4", 16, 8},   {"BF16_PALETTE", 1, 0}};
 
 constexpr int64_t kFp8BlockElements = 128;
 
@@ -148,7 +148,27 @@ void DequantizeNvFp4(const WeightRow& row, int64_t k, float* out) {
   }
 }
 
+void DequantizePalette(const WeightRow& row, int64_t k, float* out) {
+  const uint8_t* const nibbles = row.data + k;
+  for (int64_t i = 0; i < k; ++i) {
+    const int nibble = i % 2 == 0 ? nibbles[i / 2] & 15 : nibbles[i / 2] >> 4;
+    const int code = (row.data[i] & 0x80) << 8 | row.scales[nibble] << 7 | (row.data[i] & 0x7f);
+    out[i] = Bf16ToFloat(static_cast<uint16_t>(code));
+  }
+  for (int64_t m = 0; m < PaletteMisses(k); ++m) {
+    const PaletteMiss miss = LoadPaletteMiss(row, k, m);
+    if (miss.element < k) out[miss.element] = Bf16ToFloat(miss.bf16);
+  }
+}
+
 }  // namespace
+
+PaletteMiss LoadPaletteMiss(const WeightRow& row, int64_t k, int64_t index) {
+  const uint8_t* const entry = row.data + k + (k + 1) / 2 + index * kPaletteMissBytes;
+  uint32_t element;
+  std::memcpy(&element, entry, sizeof(element));
+  return {element, Load16(entry + 4)};
+}
 
 absl::string_view WeightFormatName(WeightFormat format) { return Info(format).name; }
 int64_t BlockElements(WeightFormat format) { return Info(format).elements; }
@@ -157,6 +177,9 @@ int64_t BlockBytes(WeightFormat format) { return Info(format).bytes; }
 int64_t RowBytes(WeightFormat format, int64_t k) {
   SLUICE_CHECK(k >= 0 && k % BlockElements(format) == 0)
       << "a row of " << k << " elements in " << Info(format).name;
+  if (format == WeightFormat::kBf16Palette) {
+    return k + (k + 1) / 2 + PaletteMisses(k) * kPaletteMissBytes;
+  }
   return k / BlockElements(format) * BlockBytes(format);
 }
 
@@ -188,6 +211,8 @@ float LoadScale(const WeightRow& row, int64_t index) {
       return Bf16ToFloat(Load16(row.scales + 2 * index));
     case ScaleType::kE4m3:
       return E4m3ToFloat(row.scales[index]);
+    case ScaleType::kPalette:
+      break;
   }
   SLUICE_CHECK(false) << "a row without scales of its own";
   return 0;
@@ -210,6 +235,7 @@ void LoadCodeBlock(WeightFormat format, const WeightRow& row, int64_t k, int64_t
     case WeightFormat::kFp8Channel:
     case WeightFormat::kInt4:
     case WeightFormat::kNvFp4:
+    case WeightFormat::kBf16Palette:
       return;
     case WeightFormat::kQ8_0:
       LoadQ8_0(block, out);
@@ -254,6 +280,8 @@ void DequantizeRow(WeightFormat format, const WeightRow& row, int64_t k, float* 
       return DequantizeFp8(format, row, k, out);
     case WeightFormat::kNvFp4:
       return DequantizeNvFp4(row, k, out);
+    case WeightFormat::kBf16Palette:
+      return DequantizePalette(row, k, out);
     default:
       break;
   }

@@ -8,7 +8,8 @@
 namespace sluice::kernels {
 
 // How the elements of one matrix row are stored. The Q formats are GGUF blocks along the row
-// (little-endian, f16 block scales). The scales of the last four are a tensor of their own.
+// (little-endian, f16 block scales). The scales of FP8, INT4 and NVFP4 and the palette of
+// kBf16Palette are a tensor of their own.
 enum class WeightFormat : uint8_t {
   kF32,
   kF16,
@@ -25,22 +26,28 @@ enum class WeightFormat : uint8_t {
   kFp8Channel,  // e4m3, a scale per row
   kInt4,        // 4 bits, low nibble first, offset 8, a bf16 scale per 32
   kNvFp4,       // e2m1, low nibble first, an e4m3 scale per 16 and a factor per row
+  // BF16 without loss: k bytes of sign and mantissa, k nibbles (low first) that name one of 16
+  // exponents, then PaletteMisses(k) entries {u32 element, u16 bf16} for other exponents, the
+  // unused ones at the end with element 0xffffffff.
+  kBf16Palette,
 };
 
 constexpr WeightFormat kAllWeightFormats[] = {
-    WeightFormat::kF32,        WeightFormat::kF16,  WeightFormat::kBf16, WeightFormat::kQ8_0,
-    WeightFormat::kQ4_0,       WeightFormat::kQ4_1, WeightFormat::kQ5_0, WeightFormat::kQ5_1,
-    WeightFormat::kQ4_K,       WeightFormat::kQ5_K, WeightFormat::kQ6_K, WeightFormat::kFp8Block,
-    WeightFormat::kFp8Channel, WeightFormat::kInt4, WeightFormat::kNvFp4};
+    WeightFormat::kF32,        WeightFormat::kF16,  WeightFormat::kBf16,
+    WeightFormat::kQ8_0,       WeightFormat::kQ4_0, WeightFormat::kQ4_1,
+    WeightFormat::kQ5_0,       WeightFormat::kQ5_1, WeightFormat::kQ4_K,
+    WeightFormat::kQ5_K,       WeightFormat::kQ6_K, WeightFormat::kFp8Block,
+    WeightFormat::kFp8Channel, WeightFormat::kInt4, WeightFormat::kNvFp4,
+    WeightFormat::kBf16Palette};
 
 // How scales in a tensor of their own are stored.
-enum class ScaleType : uint8_t { kNone, kF32, kBf16, kE4m3 };
+enum class ScaleType : uint8_t { kNone, kF32, kBf16, kE4m3, kPalette };
 
 // Where one row of a matrix lies; no alignment needed.
 struct WeightRow {
   const uint8_t* data = nullptr;  // RowBytes(format, k) bytes
   // Formats with scales of their own: RowScales(format, k) of them. kFp8Block and kFp8Channel take
-  // kF32 and kBf16, kInt4 takes kBf16, kNvFp4 takes kE4m3.
+  // kF32 and kBf16, kInt4 takes kBf16, kNvFp4 takes kE4m3, kBf16Palette 16 bytes of kPalette.
   const uint8_t* scales = nullptr;
   ScaleType scale_type = ScaleType::kNone;
   float factor = 1.0f;  // kNvFp4
@@ -49,12 +56,18 @@ struct WeightRow {
 // "F32", "Q4_1", "NVFP4", ...
 absl::string_view WeightFormatName(WeightFormat format);
 
-// Elements and bytes of one block; 1 element for the unquantised formats.
+// Elements and bytes of one block; 1 element for the unquantised formats. kBf16Palette has no
+// blocks: 1 element of no size.
 int64_t BlockElements(WeightFormat format);
 int64_t BlockBytes(WeightFormat format);
 
 // Bytes of a row of `k` elements. Needs: k >= 0 and a multiple of BlockElements(format).
 int64_t RowBytes(WeightFormat format, int64_t k);
+
+// Elements of a row of kBf16Palette that may have an exponent outside the palette.
+constexpr int64_t PaletteMisses(int64_t k) { return 2 + k / 512; }
+constexpr int64_t kPaletteMissBytes = 6;
+constexpr uint32_t kNoPaletteMiss = 0xffffffff;
 
 // Scales of their own that a row of `k` elements has; 0 for formats without.
 int64_t RowScales(WeightFormat format, int64_t k);

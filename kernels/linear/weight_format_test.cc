@@ -217,5 +217,29 @@ TEST(WeightFormat, NvFp4IsE2m1TimesScaleTimesFactor) {
   EXPECT_EQ(out[17], 0.125f);
 }
 
+TEST(WeightFormat, PaletteIsBf16WithSharedExponents) {
+  const uint8_t palette[16] = {127, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 120};
+  std::vector<uint8_t> bytes(static_cast<size_t>(RowBytes(WeightFormat::kBf16Palette, 3)), 0xff);
+  ASSERT_EQ(bytes.size(), 3u + 2u + 2u * 6u);
+  bytes[0] = 0x00;  // 1.0
+  bytes[1] = 0xc0;  // -3.0
+  bytes[2] = 0x01;  // overwritten by the miss
+  bytes[3] = 0x10;  // indices 0 and 1
+  bytes[4] = 0x0f;  // index 15
+  const uint32_t element = 2;
+  const uint16_t miss = 0x0081;  // exponent 1
+  std::memcpy(bytes.data() + 5, &element, 4);
+  std::memcpy(bytes.data() + 9, &miss, 2);
+  WeightRow row;
+  row.data = bytes.data();
+  row.scales = palette;
+  row.scale_type = ScaleType::kPalette;
+  float out[3];
+  DequantizeRow(WeightFormat::kBf16Palette, row, 3, out);
+  EXPECT_EQ(out[0], 1.0f);
+  EXPECT_EQ(out[1], -3.0f);
+  EXPECT_EQ(out[2], Bf16ToFloat(0x0081));
+}
+
 }  // namespace
 }  // namespace sluice::kernels

@@ -1,9 +1,14 @@
 // The promise of ModelRunner: the bits of a row's logits do not depend on how it was computed.
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "engine/transformer/runner_test_support.h"
+#include "model/quantize/quantize.h"
 
 namespace sluice::engine {
 namespace {
@@ -96,6 +101,29 @@ TEST_P(TransformerExactness, CompanyChangesNoBit) {
     at += step;
   }
   EXPECT_EQ(at, kLength);
+}
+
+// BF16 coded without loss is the same model in other bytes.
+TEST(TransformerLossless, LosslessWeightsChangeNoBit) {
+  std::string folder = ::testing::TempDir() + "lossless_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string source = ModelPath("models/tiny-glm4-moe");
+  const std::string coded = folder + "/coded";
+  const auto pool = *device::ThreadPool::Create({.workers = 2});
+  const auto report =
+      model::QuantizeFolder(source, coded, {.to = model::QuantizeTo::kLossless}, *pool);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_GT(report->quantized, 60u);
+  const std::vector<TokenId> tokens = Tokens(40, 4);
+  for (IsaPath path : kernels::AvailableIsaPaths()) {
+    LoadedModel plain = testing::Load(source, {.path = path});
+    LoadedModel lossless = testing::Load(coded, {.path = path});
+    EXPECT_TRUE(SameBits(AllLogits(lossless, tokens), AllLogits(plain, tokens)))
+        << kernels::IsaPathName(path);
+    if (path == IsaPath::kReference) continue;  // keeps float32 rows
+    EXPECT_LT(lossless.runner->weight_bytes_read() * 10, plain.runner->weight_bytes_read() * 9);
+  }
+  std::filesystem::remove_all(folder);
 }
 
 std::string CaseName(const ::testing::TestParamInfo<std::tuple<std::string, IsaPath>>& info) {

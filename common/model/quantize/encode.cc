@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <numeric>
 
 #include "kernels/fp/fp.h"
+#include "kernels/linear/weight_format.h"
 
 namespace sluice::model {
 namespace {
@@ -47,6 +50,42 @@ float EncodeFp8Block(const float* x, int64_t rows, int64_t columns, int64_t stri
     }
   }
   return scale;
+}
+
+std::array<uint8_t, 16> ChoosePalette(const std::array<uint64_t, 256>& histogram) {
+  std::array<uint8_t, 256> exponents;
+  std::iota(exponents.begin(), exponents.end(), uint8_t{0});
+  std::stable_sort(exponents.begin(), exponents.end(),
+                   [&](uint8_t a, uint8_t b) { return histogram[a] > histogram[b]; });
+  std::array<uint8_t, 16> palette;
+  std::copy_n(exponents.begin(), palette.size(), palette.begin());
+  return palette;
+}
+
+bool EncodePaletteRow(const uint16_t* x, int64_t k, const std::array<uint8_t, 16>& palette,
+                      uint8_t* out) {
+  std::array<int16_t, 256> index;
+  index.fill(-1);
+  for (size_t i = 0; i < palette.size(); ++i) index[palette[i]] = static_cast<int16_t>(i);
+  uint8_t* const nibbles = out + k;
+  uint8_t* miss = nibbles + (k + 1) / 2;
+  uint8_t* const end = out + kernels::RowBytes(kernels::WeightFormat::kBf16Palette, k);
+  std::memset(nibbles, 0, static_cast<size_t>(miss - nibbles));
+  std::memset(miss, 0xff, static_cast<size_t>(end - miss));
+  for (int64_t i = 0; i < k; ++i) {
+    out[i] = static_cast<uint8_t>((x[i] >> 8 & 0x80) | (x[i] & 0x7f));
+    const int16_t place = index[x[i] >> 7 & 0xff];
+    if (place >= 0) {
+      nibbles[i / 2] = static_cast<uint8_t>(nibbles[i / 2] | place << (i % 2 * 4));
+      continue;
+    }
+    if (miss == end) return false;
+    const uint32_t element = static_cast<uint32_t>(i);
+    std::memcpy(miss, &element, sizeof(element));
+    std::memcpy(miss + 4, &x[i], sizeof(x[i]));
+    miss += kernels::kPaletteMissBytes;
+  }
+  return true;
 }
 
 void EncodeBf16Row(const float* x, int64_t k, uint16_t* out) {

@@ -1,6 +1,7 @@
 // Rows of float32 to the quantised layouts of published checkpoints.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 namespace sluice::model {
@@ -17,6 +18,14 @@ void EncodeInt4Row(const float* x, int64_t k, uint8_t* codes, uint16_t* scales);
 // scale. A block of zeros has scale 1. Shapes: x, codes [rows][columns], rows `stride` elements
 // apart.
 float EncodeFp8Block(const float* x, int64_t rows, int64_t columns, int64_t stride, uint8_t* codes);
+
+// The 16 exponents that occur most, the most frequent first; `histogram` counts each.
+std::array<uint8_t, 16> ChoosePalette(const std::array<uint64_t, 256>& histogram);
+
+// BF16 without loss: a row of kernels::WeightFormat::kBf16Palette. False when more elements than
+// the row may have miss the palette. Shapes: x [k] bf16; out: RowBytes(kBf16Palette, k).
+bool EncodePaletteRow(const uint16_t* x, int64_t k, const std::array<uint8_t, 16>& palette,
+                      uint8_t* out);
 
 // Nearest bf16 of each element.
 void EncodeBf16Row(const float* x, int64_t k, uint16_t* out);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -64,6 +65,34 @@ TEST(Encode, Fp8BlockUsesItsWholeRange) {
   const std::vector<float> zeros(4);
   EXPECT_EQ(EncodeFp8Block(zeros.data(), 1, 4, 4, codes.data()), 1.0f);
   EXPECT_EQ(codes[0], 0);
+}
+
+TEST(Encode, PaletteHoldsTheMostFrequentExponentsAndRowsAFewOthers) {
+  std::array<uint64_t, 256> histogram = {};
+  for (size_t i = 0; i < 20; ++i) histogram[100 + i] = 1000 - 10 * i;
+  const auto palette = ChoosePalette(histogram);
+  EXPECT_EQ(palette[0], 100);
+  EXPECT_EQ(palette[15], 115);
+  std::vector<uint16_t> x(33);
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<uint16_t>((i % 3 == 0 ? 0x8000 : 0) | (100 + i % 16) << 7 | i);
+  }
+  x[4] = 0;        // exponent 0
+  x[32] = 0x7f80;  // infinity
+  std::vector<uint8_t> row(
+      static_cast<size_t>(kernels::RowBytes(kernels::WeightFormat::kBf16Palette, 33)));
+  ASSERT_TRUE(EncodePaletteRow(x.data(), 33, palette, row.data()));
+  kernels::WeightRow stored;
+  stored.data = row.data();
+  stored.scales = palette.data();
+  stored.scale_type = kernels::ScaleType::kPalette;
+  std::vector<float> back(33);
+  kernels::DequantizeRow(kernels::WeightFormat::kBf16Palette, stored, 33, back.data());
+  for (size_t i = 0; i < x.size(); ++i) {
+    EXPECT_EQ(kernels::FloatBits(back[i]), static_cast<uint32_t>(x[i]) << 16) << i;
+  }
+  x[5] = 0;  // one more than a row of 33 may have
+  EXPECT_FALSE(EncodePaletteRow(x.data(), 33, palette, row.data()));
 }
 
 }  // namespace

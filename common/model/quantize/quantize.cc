@@ -16,9 +16,9 @@
 #include "base/status_macros.h"
 #include "formats/mapped_file.h"
 #include "formats/safetensors.h"
-#include "kernels/linear/weight_format.h"
 #include "model/model_files.h"
 #include "model/quantize/encode.h"
+#include "model/quantize/matrix_coder.h"
 
 namespace sluice::model {
 namespace {
@@ -27,12 +27,23 @@ namespace fs = std::filesystem;
 namespace json = boost::json;
 using formats::SafetensorsEntry;
 using formats::SafetensorsTensor;
-using formats::SafetensorsType;
 
 constexpr uint64_t kConfigBytesMax = 4u << 20;
 
-// Whether the format quantises tensors of this role.
-bool Quantizes(QuantizeTo to, TensorRole role, const ModelConfig& config) {
+Coding CodingOf(QuantizeTo to) {
+  switch (to) {
+    case QuantizeTo::kInt4:
+      return Coding::kInt4;
+    case QuantizeTo::kFp8:
+      return Coding::kFp8;
+    case QuantizeTo::kLossless:
+      break;
+  }
+  return Coding::kPalette;
+}
+
+// Whether INT4 or FP8 reaches tensors of this role.
+bool Quantizes(Coding coding, TensorRole role, const ModelConfig& config) {
   switch (role) {
     case TensorRole::kExpertGate:
     case TensorRole::kExpertUp:
@@ -54,7 +65,7 @@ bool Quantizes(QuantizeTo to, TensorRole role, const ModelConfig& config) {
     case TensorRole::kSharedGate:
     case TensorRole::kSharedUp:
     case TensorRole::kSharedDown:
-      return to == QuantizeTo::kFp8 || !config.moe;
+      return coding == Coding::kFp8 || !config.moe;
     default:
       return false;
   }
@@ -64,7 +75,8 @@ bool Quantizes(QuantizeTo to, TensorRole role, const ModelConfig& config) {
 std::string BaseOf(absl::string_view name) {
   for (absl::string_view suffix :
        {".weight", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".weight_scale_2",
-        ".weight_global_scale", ".weight_shape", ".input_scale", ".input_global_scale"}) {
+        ".weight_global_scale", ".weight_shape", ".input_scale", ".input_global_scale",
+        ".weight_bf16p", ".weight_palette"}) {
     if (absl::EndsWith(name, suffix)) return std::string(absl::StripSuffix(name, suffix));
   }
   return std::string(name);
@@ -72,9 +84,8 @@ std::string BaseOf(absl::string_view name) {
 
 // What becomes of one tensor, or of the tensors of one matrix.
 struct Job {
-  enum class Kind { kCopy, kQuantize, kWiden } kind = Kind::kCopy;
-  const SafetensorsTensor* source = nullptr;  // kCopy
-  TensorView view;                            // the others, rows in the order of the file
+  const SafetensorsTensor* copied = nullptr;  // as it is; else `matrix` is written
+  CodedMatrix matrix;
   std::vector<SafetensorsEntry> entries;
   uint64_t bytes = 0;
 };
@@ -93,7 +104,7 @@ class Quantizer {
  public:
   Quantizer(absl::string_view source, absl::string_view out, const QuantizeOptions& options,
             device::ThreadPool& pool)
-      : source_(source), out_(out), options_(options), pool_(pool) {}
+      : source_(source), out_(out), options_(options), coding_(CodingOf(options.to)), pool_(pool) {}
 
   absl::StatusOr<QuantizeReport> Run() {
     if (IsGgufPath(source_)) {
@@ -124,8 +135,10 @@ class Quantizer {
       report_.bytes_before += tensor.data.size();
       const auto matrix = matrices.find(BaseOf(tensor.name));
       if (matrix == matrices.end()) {
-        jobs_.push_back(
-            {Job::Kind::kCopy, &tensor, {}, {{tensor.name, tensor.type, tensor.shape}}});
+        Job job;
+        job.copied = &tensor;
+        job.entries = {{tensor.name, tensor.type, tensor.shape}};
+        jobs_.push_back(std::move(job));
       } else if (!matrix->second.entries.empty()) {  // else taken with an earlier tensor of it
         jobs_.push_back(std::move(matrix->second));
         matrix->second.entries.clear();
@@ -134,45 +147,31 @@ class Quantizer {
     for (Job& job : jobs_) {
       job.bytes = BytesOfEntries(job.entries);
       report_.bytes_after += job.bytes;
-      report_.copied += job.kind == Job::Kind::kCopy;
-      report_.quantized += job.kind == Job::Kind::kQuantize;
-      report_.widened += job.kind == Job::Kind::kWiden;
+      const bool copied = job.copied != nullptr;
+      report_.copied += copied;
+      report_.quantized += !copied && job.matrix.coding == coding_;
+      report_.widened += !copied && job.matrix.coding != coding_;
     }
     return absl::OkStatus();
   }
 
   // Adds the matrix if it is quantised now or was before.
-  absl::Status PlanMatrix(TensorId id, absl::flat_hash_map<std::string, Job>* matrices) const {
-    SLUICE_ASSIGN_OR_RETURN(TensorView view, files_->Find(id));
-    const bool quantize = Quantizes(options_.to, id.role, files_->config());
-    if (!quantize && view.scale_type == kernels::ScaleType::kNone) return absl::OkStatus();
-    view.interleaved = {};
+  absl::Status PlanMatrix(TensorId id, absl::flat_hash_map<std::string, Job>* matrices) {
     Job job;
-    job.kind = quantize ? Job::Kind::kQuantize : Job::Kind::kWiden;
-    const std::string base = BaseOf(view.name);
-    job.view = std::move(view);
-    SLUICE_RETURN_IF_ERROR(SetEntries(base, &job));
-    matrices->emplace(base, std::move(job));
-    return absl::OkStatus();
-  }
-
-  absl::Status SetEntries(const std::string& base, Job* job) const {
-    const uint64_t n = static_cast<uint64_t>(job->view.rows);
-    const uint64_t k = static_cast<uint64_t>(job->view.columns);
-    if (job->kind == Job::Kind::kWiden) {
-      job->entries = {{base + ".weight", SafetensorsType::kBF16, {n, k}}};
-    } else if (options_.to == QuantizeTo::kFp8) {
-      const auto blocks = [](uint64_t size) { return (size + kFp8Block - 1) / kFp8Block; };
-      job->entries = {{base + ".weight", SafetensorsType::kF8E4M3, {n, k}},
-                      {base + ".weight_scale_inv", SafetensorsType::kF32, {blocks(n), blocks(k)}}};
-    } else if (k % kInt4Group != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor '", job->view.name, "' has rows of ",
-                                                     k, ", INT4 takes multiples of ", kInt4Group));
-    } else {
-      job->entries = {{base + ".weight_packed", SafetensorsType::kI32, {n, k / 8}},
-                      {base + ".weight_scale", SafetensorsType::kBF16, {n, k / kInt4Group}},
-                      {base + ".weight_shape", SafetensorsType::kI64, {2}}};
+    TensorView& view = job.matrix.view;
+    SLUICE_ASSIGN_OR_RETURN(view, files_->Find(id));
+    view.interleaved = {};  // rows stay in the order of the file
+    job.matrix.coding = coding_;
+    if (coding_ == Coding::kPalette) {
+      const bool matrix = view.rows > 1 && view.format == kernels::WeightFormat::kBf16;
+      if (!matrix || !FindPalette(pool_, &job.matrix)) return absl::OkStatus();
+    } else if (!Quantizes(coding_, id.role, files_->config())) {
+      if (view.scale_type == kernels::ScaleType::kNone) return absl::OkStatus();
+      job.matrix.coding = Coding::kBf16;
     }
+    const std::string base = BaseOf(view.name);
+    SLUICE_ASSIGN_OR_RETURN(job.entries, EntriesOf(job.matrix, base));
+    matrices->emplace(base, std::move(job));
     return absl::OkStatus();
   }
 
@@ -214,76 +213,13 @@ class Quantizer {
         auto writer, formats::SafetensorsWriter::Create(absl::StrCat(out_, "/", name), entries));
     for (size_t i = begin; i < end; ++i) {
       const Job& job = jobs_[i];
-      if (job.kind == Job::Kind::kCopy) {
-        writer.Append(job.source->data.data(), job.source->data.size());
-      } else if (job.kind == Job::Kind::kWiden) {
-        Widen(job.view, &writer);
-      } else if (options_.to == QuantizeTo::kFp8) {
-        WriteFp8(job.view, &writer);
+      if (job.copied != nullptr) {
+        writer.Append(job.copied->data.data(), job.copied->data.size());
       } else {
-        WriteInt4(job.view, &writer);
+        WriteMatrix(job.matrix, pool_, &writer);
       }
     }
     return writer.Finish();
-  }
-
-  // Calls body(row, values) for rows [begin, end) of a matrix, in parallel.
-  template <typename Body>
-  void ForRows(const TensorView& view, int64_t begin, int64_t end, Body body) {
-    pool_.ParallelFor(end - begin, [&](int64_t first, int64_t last, int) {
-      std::vector<float> values(static_cast<size_t>(view.columns));
-      for (int64_t row = begin + first; row < begin + last; ++row) {
-        kernels::DequantizeRow(view.format, view.Row(row), view.columns, values.data());
-        body(row, values.data());
-      }
-    });
-  }
-
-  void Widen(const TensorView& view, formats::SafetensorsWriter* writer) {
-    std::vector<uint16_t> out(static_cast<size_t>(view.rows * view.columns));
-    ForRows(view, 0, view.rows, [&](int64_t row, const float* values) {
-      EncodeBf16Row(values, view.columns, out.data() + row * view.columns);
-    });
-    writer->Append(out.data(), out.size() * sizeof(out[0]));
-  }
-
-  void WriteInt4(const TensorView& view, formats::SafetensorsWriter* writer) {
-    const int64_t groups = view.columns / kInt4Group;
-    std::vector<uint8_t> codes(static_cast<size_t>(view.rows * view.columns / 2));
-    std::vector<uint16_t> scales(static_cast<size_t>(view.rows * groups));
-    ForRows(view, 0, view.rows, [&](int64_t row, const float* values) {
-      EncodeInt4Row(values, view.columns, codes.data() + row * view.columns / 2,
-                    scales.data() + row * groups);
-    });
-    writer->Append(codes.data(), codes.size());
-    writer->Append(scales.data(), scales.size() * sizeof(scales[0]));
-    const int64_t shape[2] = {view.rows, view.columns};
-    writer->Append(shape, sizeof(shape));
-  }
-
-  void WriteFp8(const TensorView& view, formats::SafetensorsWriter* writer) {
-    const int64_t k = view.columns;
-    const int64_t blocks = (k + kFp8Block - 1) / kFp8Block;
-    std::vector<float> strip(static_cast<size_t>(std::min(kFp8Block, view.rows) * k));
-    std::vector<uint8_t> codes(strip.size());
-    std::vector<float> scales;
-    for (int64_t begin = 0; begin < view.rows; begin += kFp8Block) {
-      const int64_t rows = std::min(kFp8Block, view.rows - begin);
-      ForRows(view, begin, begin + rows, [&](int64_t row, const float* values) {
-        std::memcpy(strip.data() + (row - begin) * k, values, static_cast<size_t>(k) * 4);
-      });
-      const size_t first = scales.size();
-      scales.resize(first + static_cast<size_t>(blocks));
-      pool_.ParallelFor(blocks, [&](int64_t from, int64_t to, int) {
-        for (int64_t b = from; b < to; ++b) {
-          const int64_t at = b * kFp8Block;
-          scales[first + static_cast<size_t>(b)] = EncodeFp8Block(
-              strip.data() + at, rows, std::min(kFp8Block, k - at), k, codes.data() + at);
-        }
-      });
-      writer->Append(codes.data(), static_cast<size_t>(rows * k));
-    }
-    writer->Append(scales.data(), scales.size() * sizeof(scales[0]));
   }
 
   // Everything of the model that is neither weights nor the config.
@@ -304,7 +240,8 @@ class Quantizer {
   }
 
   json::object QuantizationConfig() const {
-    if (options_.to == QuantizeTo::kFp8) {
+    if (coding_ == Coding::kPalette) return {{"quant_method", "sluice-lossless"}};
+    if (coding_ == Coding::kFp8) {
       return {{"quant_method", "fp8"},
               {"fmt", "e4m3"},
               {"activation_scheme", "dynamic"},
@@ -337,11 +274,14 @@ class Quantizer {
       return absl::InvalidArgumentError(absl::StrCat(source_, "/config.json is no JSON object"));
     }
     json::object* target = &config.as_object();
-    target->erase("quantization_config");
+    const bool keep = coding_ == Coding::kPalette;  // what is quantised stays so
+    if (!keep) target->erase("quantization_config");
     if (json::value* nested = target->if_contains("text_config"); nested != nullptr) {
       if (nested->is_object()) target = &nested->as_object();
     }
-    (*target)["quantization_config"] = QuantizationConfig();
+    if (!keep || !target->contains("quantization_config")) {
+      (*target)["quantization_config"] = QuantizationConfig();
+    }
     return WriteText("config.json", json::serialize(config));
   }
 
@@ -357,6 +297,7 @@ class Quantizer {
   const std::string source_;
   const std::string out_;
   const QuantizeOptions& options_;
+  const Coding coding_;
   device::ThreadPool& pool_;
   std::unique_ptr<ModelFiles> files_;
   formats::Safetensors tensors_;

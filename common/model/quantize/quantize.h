@@ -11,8 +11,10 @@
 namespace sluice::model {
 
 enum class QuantizeTo {
-  kInt4,  // routed experts (dense models: every matrix of a layer) as INT4 in groups of 32
-  kFp8,   // every matrix of a layer but the router as FP8 with a scale per block
+  kInt4,      // routed experts (dense models: every matrix of a layer) as INT4 in groups of 32
+  kFp8,       // every matrix of a layer but the router as FP8 with a scale per block
+  kLossless,  // every BF16 matrix as kernels::WeightFormat::kBf16Palette: 3/4 of the bytes, same
+              // bits
 };
 
 struct QuantizeOptions {
@@ -23,7 +25,9 @@ struct QuantizeOptions {
 struct QuantizeReport {
   uint64_t quantized = 0;  // matrices
   uint64_t widened = 0;    // matrices that were quantised before and are BF16 now
-  uint64_t copied = 0;     // tensors as they were, those of vision towers and draft layers too
+  // Tensors as they were: those of vision towers and draft layers too, and with kLossless matrices
+  // whose exponents are too many.
+  uint64_t copied = 0;
   uint64_t bytes_before = 0;
   uint64_t bytes_after = 0;
 };

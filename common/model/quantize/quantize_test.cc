@@ -124,6 +124,25 @@ TEST_F(QuantizeTest, DenseModelsQuantiseEveryLayerAndKeepOtherFiles) {
   ExpectClose(source, Out("int4"), WeightFormat::kInt4, kInt4Error);
 }
 
+TEST_F(QuantizeTest, LosslessKeepsEveryBitOfBf16) {
+  for (absl::string_view name : {"tiny-qwen3-moe", "tiny-llama"}) {
+    const std::string source = Golden(name);
+    const std::string out = Out(name);
+    const QuantizeReport report = Quantize(source, out, QuantizeTo::kLossless);
+    EXPECT_LT(report.bytes_after, report.bytes_before * 82 / 100);
+    ExpectClose(source, out, WeightFormat::kBf16Palette, 0);
+  }
+}
+
+TEST_F(QuantizeTest, LosslessLeavesQuantisedMatricesAlone) {
+  const std::string source = Golden("tiny-glm4-moe-fp8-channel");
+  Quantize(source, Out("lossless"), QuantizeTo::kLossless);
+  const auto files = ModelFiles::Open(Out("lossless"));
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ((*files)->Find(TensorRole::kQ)->format, WeightFormat::kFp8Channel);
+  EXPECT_EQ((*files)->Find(TensorRole::kOutput)->format, WeightFormat::kBf16Palette);
+}
+
 TEST_F(QuantizeTest, RefusesWhatItCannotDo) {
   const auto error = [&](const std::string& source, const std::string& out) {
     return std::string(QuantizeFolder(source, out, {}, *pool_).status().message());
