@@ -55,11 +55,12 @@ class JinjaChat final : public SimpleTemplate {
     variables.today = request.today;
     variables.plain_keys = {"role"};
     variables.plain_words = {"system", "user", "assistant", "tool", "developer", "function"};
+    const JsonValue null;
     JsonValue::Object& data = variables.data;
     data = request.arguments;
     data.emplace_back("messages", request.messages);
-    data.emplace_back("tools", has_tools ? request.tools : JsonValue());
-    data.emplace_back("documents", JsonValue());
+    data.emplace_back("tools", has_tools ? request.tools : null);
+    data.emplace_back("documents", null);
     data.emplace_back("add_generation_prompt", JsonValue(request.add_generation_prompt));
     // What the tokenizer of Kimi K2.5 and later does before it runs the template.
     if (typescript_tools_ && has_tools) {
