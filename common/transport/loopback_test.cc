@@ -459,8 +459,12 @@ TEST(Loopback, SelfDrivenItServesThreads) {
   LoopbackNetwork network(options, clock);
   LoopEnd a(network, clock, "a"), b(network, clock, "b");
   const std::string address = b.address();
-  b.OnLoop([&] { b.ExpectKey(a.key()); });
-  a.OnLoop([&] { a.Start(address, b.key(), 200); });
+  // A loop may take a message before a task that was posted earlier, so `a` starts only once `b`
+  // knows whose memory it will read.
+  b.OnLoop([&] {
+    b.ExpectKey(a.key());
+    a.OnLoop([&] { a.Start(address, b.key(), 200); });
+  });
   EXPECT_TRUE(a.finished().PopFor(absl::Seconds(60)).has_value());
 }
 
