@@ -1,4 +1,4 @@
-// Small number formats: exact scalar conversions of bf16, f16, e4m3 (fn) and UE8M0. The definition
+// Small number formats: scalar conversions of bf16, f16, e4m3 (fn), UE8M0 and int8. The definition
 // that vector code is tested against.
 //
 // Every function has internal linkage: files compiled for AVX-512 include this header too, and a
@@ -119,6 +119,27 @@ static inline uint8_t Ue8m0ScaleFor(float amax) {
   const int exponent = static_cast<int>(magnitude >> 23);
   const int code = exponent - 8 + ((magnitude & 0x7fffffu) > 0x600000u ? 1 : 0);
   return static_cast<uint8_t>(code < 0 ? 0 : code);
+}
+
+// Rows of int8: value = code * scale, |code| <= 127, the scale a bf16. The scale of a row whose
+// largest magnitude is `amax`: amax / 127 rounded up to bf16; 1 for an all-zero row. At least
+// 2^-126, so that its reciprocal is finite; infinity and NaN give the scale of the largest float32.
+static inline uint16_t Int8ScaleFor(float amax) {
+  const uint32_t magnitude = FloatBits(amax) & 0x7fffffffu;
+  if (magnitude == 0) return 0x3f80;
+  const float finite = BitsFloat(magnitude > 0x7f7fffffu ? 0x7f7fffffu : magnitude);
+  const float scale = finite / 127.0f;
+  if (scale < 0x1p-126f) return 0x0080;
+  return static_cast<uint16_t>((FloatBits(scale) + 0xffffu) >> 16);
+}
+
+// The code of value / scale: nearest, ties to even, saturates at +-127; a NaN becomes 127, as
+// min(x, 127) does in vector code.
+static inline int8_t FloatToInt8(float scaled) {
+  if (!(scaled < 127.0f)) return 127;
+  if (scaled < -127.0f) return -127;
+  // Adding 1.5 * 2^23 leaves the integer in the low mantissa bits, rounded by the addition.
+  return static_cast<int8_t>(FloatBits(scaled + 0x1.8p23f) - 0x4b400000u);
 }
 
 }  // namespace sluice::kernels

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -156,6 +157,36 @@ TEST(Ue8m0, ScaleIsTheSmallestPowerOfTwoThatFits448) {
       ASSERT_GT(amax / (scale / 2), 448.0) << amax;
     }
   }
+}
+
+TEST(Int8, ScaleIsTheSmallestBf16ThatFits127) {
+  EXPECT_EQ(Int8ScaleFor(0.0f), FloatToBf16(1.0f));
+  EXPECT_EQ(Int8ScaleFor(127.0f), FloatToBf16(1.0f));
+  EXPECT_EQ(Int8ScaleFor(kInf), Int8ScaleFor(std::numeric_limits<float>::max()));
+  EXPECT_EQ(Int8ScaleFor(kNan), Int8ScaleFor(std::numeric_limits<float>::max()));
+  EXPECT_EQ(Bf16ToFloat(Int8ScaleFor(1e-45f)), 0x1p-126f);
+  SeededRandom random(3);
+  for (int i = 0; i < 200000; ++i) {
+    const float amax = BitsFloat(static_cast<uint32_t>(random.Next64()) & 0x7fffffffu);
+    if (!(amax < kInf) || amax < 127 * 0x1p-126f) continue;
+    const uint16_t code = Int8ScaleFor(amax);
+    // The division rounds to float32 before the result is rounded up.
+    const double needed = amax / 127.0;
+    ASSERT_GE(Bf16ToFloat(code), needed * (1 - 0x1p-24)) << amax;
+    ASSERT_LT(Bf16ToFloat(static_cast<uint16_t>(code - 1)), needed * (1 + 0x1p-24)) << amax;
+    ASSERT_GE(FloatToInt8(amax / Bf16ToFloat(code)), 126) << amax;  // bf16 steps are 2^-8
+  }
+}
+
+TEST(Int8, CodesAreTheNearestTiesToEven) {
+  for (int i = -200 * 64; i <= 200 * 64; ++i) {
+    const float value = static_cast<float>(i) / 64;
+    const double nearest = std::nearbyint(value);
+    ASSERT_EQ(FloatToInt8(value), std::clamp(nearest, -127.0, 127.0)) << value;
+  }
+  EXPECT_EQ(FloatToInt8(kInf), 127);
+  EXPECT_EQ(FloatToInt8(-kInf), -127);
+  EXPECT_EQ(FloatToInt8(kNan), 127);
 }
 
 }  // namespace
