@@ -8,11 +8,41 @@ namespace sluice::kernels {
 
 // How one layer of a page stores keys and values. H = kv_heads, P = page_tokens, D = head_dim.
 enum class KvFormat : uint8_t {
-  kF32,     // K [H][P][D] f32, V [H][P][D] f32.
-  kBf16,    // K [H][P/16][D/2][16][2] bf16 (pairs along D), V [H][P][D] bf16.
-  kGqaFp8,  // K codes [H][P/16][D/4][16][4] e4m3, K scales [H][P] UE8M0, V codes [H][P][D] e4m3, V
-            // scales [H][P] UE8M0.
+  kF32,      // K [H][P][D] f32, V [H][P][D] f32.
+  kBf16,     // K [H][P/16][D/2][16][2] bf16 (pairs along D), V [H][P][D] bf16.
+  kGqaFp8,   // K codes [H][P/16][D/4][16][4] e4m3, K scales [H][P] UE8M0, V codes [H][P][D] e4m3, V
+             // scales [H][P] UE8M0.
+  kGqaFp8c,  // As kGqaFp8, centred, with a second term.
+  kGqaInt8c,  // As kGqaFp8c with int8 codes and bf16 scales: value = code * scale.
 };
+
+// How a format writes a value of K or V.
+enum class KvCode : uint8_t { kF32, kBf16, kE4m3, kInt8 };
+
+static constexpr KvCode KvCodeOf(KvFormat format) {
+  switch (format) {
+    case KvFormat::kF32:
+      return KvCode::kF32;
+    case KvFormat::kBf16:
+      return KvCode::kBf16;
+    case KvFormat::kGqaFp8:
+    case KvFormat::kGqaFp8c:
+      return KvCode::kE4m3;
+    case KvFormat::kGqaInt8c:
+      return KvCode::kInt8;
+  }
+  return KvCode::kF32;
+}
+
+// Centred: K - c_k and V - c_v are stored, with fixed vectors c of each layer, head and channel.
+// Exact in attention: q.(k - c) misses the same q.c for every key of a query, which softmax does
+// not see, and c_v is added to the output, because weights add up to 1.
+//
+// Second term: position 0 of a sequence draws much attention and has an outlying norm. Its slot
+// holds Q(x) as every slot, the sink row before it holds Q(x - Q(x)); attention takes their sum.
+static constexpr bool IsCentred(KvFormat format) {
+  return format == KvFormat::kGqaFp8c || format == KvFormat::kGqaInt8c;
+}
 
 // Tokens of one interleaved K block: one 64-byte load then feeds 16 tokens and no horizontal sum is
 // needed.
@@ -21,14 +51,18 @@ inline constexpr int kKvBlockTokens = 16;
 // Where one layer's keys and values lie inside a page. Offsets are bytes from the start of the
 // page; every component starts at a multiple of 64. Scale offsets are read only by formats that
 // have scales. Needs: page_tokens a multiple of 16; head_dim a multiple of 16, at most 256;
-// sink_rows >= 0.
+// sink_rows >= 0, at most 1 in a centred format.
 struct KvLayerView {
   KvFormat format = KvFormat::kF32;
   int page_tokens = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  // Slots at the start of a sequence that hold no token of their own; the formats above have none.
+  // Slots at the start of a sequence that hold no token of their own: of a centred format the
+  // second term of position 0 (without a sink row it has one term), of others nothing.
   int sink_rows = 0;
+  // Vectors that a centred format subtracts, [kv_heads][head_dim] float32; null: zero.
+  const float* k_centre = nullptr;
+  const float* v_centre = nullptr;
   uint32_t k_offset = 0;
   uint32_t k_scale_offset = 0;
   uint32_t v_offset = 0;
@@ -39,6 +73,11 @@ struct KvLayerView {
 // `slot % page_tokens`. The only place that knows this mapping.
 inline constexpr int64_t SlotOfPosition(int64_t position, int sink_rows) {
   return position + sink_rows;
+}
+
+// Whether slot 0 holds the second term of position 0, which lies in slot 1.
+static constexpr bool HasSecondTerm(const KvLayerView& layer) {
+  return IsCentred(layer.format) && layer.sink_rows == 1;
 }
 
 }  // namespace sluice::kernels

@@ -56,7 +56,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, EngineExactness,
                          testing::Values(Layout{kernels::KvFormat::kGqaFp8},
                                          Layout{kernels::KvFormat::kBf16},
                                          Layout{kernels::KvFormat::kF32},
-                                         Layout{kernels::KvFormat::kGqaFp8, 1}));
+                                         Layout{kernels::KvFormat::kGqaFp8c, 1},
+                                         Layout{kernels::KvFormat::kGqaInt8c, 1}));
 
 TEST_P(EngineExactness, ChunkSizeDoesNotMatter) {
   TestEngineOptions options = Options();

@@ -166,6 +166,7 @@ kv::LayoutSpec ToyLayoutSpec(kernels::KvFormat format) {
   kv::LayoutSpec spec;
   spec.format = format;
   spec.page_tokens = 32;
+  spec.sink_rows = kernels::IsCentred(format) ? 1 : 0;
   spec.layers = 2;
   spec.kv_heads = 1;
   spec.head_dim = 16;

@@ -14,8 +14,12 @@ namespace {
 using kernels::KvFormat;
 
 constexpr uint64_t kPageBytesMax = uint64_t{256} << 20;
-constexpr std::array<std::pair<KvFormat, absl::string_view>, 3> kFormatNames = {{
-    {KvFormat::kF32, "f32"}, {KvFormat::kBf16, "bf16"}, {KvFormat::kGqaFp8, "gqa_fp8"}}};
+constexpr std::pair<KvFormat, absl::string_view> kFormatNames[] = {
+    {KvFormat::kF32, "f32"},
+    {KvFormat::kBf16, "bf16"},
+    {KvFormat::kGqaFp8, "gqa_fp8"},
+    {KvFormat::kGqaFp8c, "gqa_fp8c"},
+    {KvFormat::kGqaInt8c, "gqa_int8c"}};
 
 uint64_t Padded(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -26,7 +30,9 @@ std::array<uint64_t, 4> ComponentBytes(const LayoutSpec& spec) {
   switch (spec.format) {
     case KvFormat::kF32: return {Padded(values * 4), 0, Padded(values * 4), 0};
     case KvFormat::kBf16: return {Padded(values * 2), 0, Padded(values * 2), 0};
-    case KvFormat::kGqaFp8: return {Padded(values), Padded(rows), Padded(values), Padded(rows)};
+    case KvFormat::kGqaFp8:
+    case KvFormat::kGqaFp8c: return {Padded(values), Padded(rows), Padded(values), Padded(rows)};
+    case KvFormat::kGqaInt8c: return {Padded(values), Padded(rows * 2), Padded(values), Padded(rows * 2)};
   }
   return {};
 }
@@ -41,7 +47,7 @@ absl::Status CheckSpec(const LayoutSpec& spec) {
   const std::pair<absl::string_view, std::array<uint64_t, 3>> ranges[] = {
       {"version", {spec.version, 1, 1}},       {"page_tokens", {spec.page_tokens, 16, 4096}},
       {"layers", {spec.layers, 1, 1024}},      {"kv_heads", {spec.kv_heads, 1, 1024}},
-      {"head_dim", {spec.head_dim, 16, 256}},  {"sink_rows", {spec.sink_rows, 0, 16}},
+      {"head_dim", {spec.head_dim, 16, 256}},  {"sink_rows", {spec.sink_rows, 0, kernels::IsCentred(spec.format) ? 1u : 16u}},
       {"shard.count", {spec.shard.count, 1, 1024}},
       {"shard.rank", {spec.shard.rank, 0, uint64_t{spec.shard.count} - (spec.shard.count > 0 ? 1 : 0)}}};
   for (const auto& [field, range] : ranges) {

@@ -83,7 +83,7 @@ class PageLayout {
   Id128 hash_;
 };
 
-// "f32", "bf16", "gqa_fp8" and back. Errors: INVALID_ARGUMENT listing the known names.
+// "f32", "bf16", "gqa_fp8", "gqa_fp8c", "gqa_int8c" and back. Errors: INVALID_ARGUMENT listing the known names.
 absl::string_view KvFormatName(kernels::KvFormat format);
 absl::StatusOr<kernels::KvFormat> ParseKvFormat(absl::string_view name);
 

@@ -37,6 +37,39 @@ TEST(PageLayout, Fp8HoldsTwiceTheTokens) {
   EXPECT_GE(PageLayout::Make(spec)->BytesPerToken() / fp8, 1.95);
 }
 
+// The table of the design: codes and scales of H heads of D dims, each component padded to 64 bytes.
+TEST(PageLayout, BytesOfALayerAreThoseOfTheDesign) {
+  const auto padded = [](uint32_t bytes) { return (bytes + 63) / 64 * 64; };
+  for (uint32_t heads : {1u, 2u, 3u, 8u}) {
+    for (uint32_t dim : {64u, 128u}) {
+      for (uint32_t tokens : {16u, 32u, 64u}) {
+        LayoutSpec spec = SmolSpec();
+        spec.kv_heads = heads;
+        spec.head_dim = dim;
+        spec.page_tokens = tokens;
+        const auto bytes = [&](kernels::KvFormat format) {
+          spec.format = format;
+          return PageLayout::Make(spec)->layer_bytes();
+        };
+        const uint32_t rows = tokens * heads;
+        EXPECT_EQ(bytes(kernels::KvFormat::kBf16), rows * 4 * dim);
+        EXPECT_EQ(bytes(kernels::KvFormat::kGqaFp8), 2 * (rows * dim + padded(rows)));
+        EXPECT_EQ(bytes(kernels::KvFormat::kGqaFp8c), bytes(kernels::KvFormat::kGqaFp8));
+        EXPECT_EQ(bytes(kernels::KvFormat::kGqaInt8c), 2 * (rows * dim + padded(rows * 2)));
+      }
+    }
+  }
+}
+
+TEST(PageLayout, ACentredLayoutHasOneSinkRowAtMost) {
+  LayoutSpec spec = SmolSpec();
+  spec.format = kernels::KvFormat::kGqaFp8c;
+  spec.sink_rows = 1;
+  EXPECT_TRUE(PageLayout::Make(spec).ok());
+  spec.sink_rows = 2;
+  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()), testing::HasSubstr("sink_rows is 2"));
+}
+
 TEST(PageLayout, PagesCountSinkRows) {
   LayoutSpec spec = SmolSpec();
   EXPECT_EQ(PageLayout::Make(spec)->PagesFor(0), 0u);
@@ -80,7 +113,8 @@ TEST(PageLayout, RefusesAbsurdShapesByName) {
 }
 
 TEST(KvFormat, NamesRoundTrip) {
-  for (auto format : {kernels::KvFormat::kF32, kernels::KvFormat::kBf16, kernels::KvFormat::kGqaFp8}) {
+  for (auto format : {kernels::KvFormat::kF32, kernels::KvFormat::kBf16, kernels::KvFormat::kGqaFp8,
+                      kernels::KvFormat::kGqaFp8c, kernels::KvFormat::kGqaInt8c}) {
     EXPECT_EQ(*ParseKvFormat(KvFormatName(format)), format);
   }
   EXPECT_THAT(std::string(ParseKvFormat("fp4").status().message()), testing::HasSubstr("gqa_fp8"));

@@ -56,6 +56,43 @@ TEST_F(PagePoolTest, FreshPagesAreZeroAndCarryOwnerAndGeneration) {
   for (uint32_t i = kPageHeaderBytes; i < layout_.page_bytes(); ++i) ASSERT_EQ(data[i], 0) << i;
 }
 
+// The bar of the design, measured: sequences fill one budget of bytes until the pool is empty; headers, scales, padding
+// and sink rows cost what they cost.
+TEST_F(PagePoolTest, EightBitFormatsHoldTwiceTheTokensInTheSameBytes) {
+  constexpr size_t kBudget = size_t{24} << 20;
+  constexpr uint32_t kSequenceTokens = 1000;
+  const auto tokens_held = [&](kernels::KvFormat format, uint32_t head_dim) {
+    LayoutSpec spec;
+    spec.format = format;
+    spec.layers = 4;
+    spec.kv_heads = 8;
+    spec.head_dim = head_dim;
+    spec.sink_rows = kernels::IsCentred(format) ? 1 : 0;
+    layout_ = *PageLayout::Make(spec);
+    pool_.reset();
+    std::free(memory_);
+    PagePool& pool = Make(kBudget / layout_.page_bytes(), false);
+    std::vector<std::vector<PageLease>> sequences;
+    uint32_t tokens = 0;
+    for (;;) {
+      auto leases = pool.Allocate(layout_.PagesFor(kSequenceTokens), {}, tenant_);
+      if (!leases.ok()) break;
+      sequences.push_back(*std::move(leases));
+      tokens += kSequenceTokens;
+    }
+    // What is left holds the beginning of one more.
+    const auto rest = static_cast<uint32_t>(pool.counts().free);
+    return tokens + rest * layout_.page_tokens() - spec.sink_rows;
+  };
+  for (uint32_t head_dim : {64u, 128u}) {
+    const double bf16 = tokens_held(kernels::KvFormat::kBf16, head_dim);
+    EXPECT_GE(tokens_held(kernels::KvFormat::kGqaFp8, head_dim) / bf16, 1.95) << head_dim;
+    EXPECT_GE(tokens_held(kernels::KvFormat::kGqaFp8c, head_dim) / bf16, 1.95) << head_dim;
+    // Two bytes of scale: 2 * 64 / 66 and 2 * 128 / 130.
+    EXPECT_GE(tokens_held(kernels::KvFormat::kGqaInt8c, head_dim) / bf16, head_dim == 64 ? 1.92 : 1.95) << head_dim;
+  }
+}
+
 TEST_F(PagePoolTest, GenerationsNeverRepeatAndTheFreeListIsFifo) {
   PagePool& pool = Make(3);
   std::set<uint64_t> generations;

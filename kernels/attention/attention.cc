@@ -68,7 +68,8 @@ struct Scratch {
 void CheckShapes(const KvLayerView& layer, const AttentionRun& run) {
   SLUICE_CHECK(layer.head_dim > 0 && layer.head_dim % 16 == 0 && layer.head_dim <= kMaxHeadDim &&
                layer.page_tokens > 0 && layer.page_tokens % kKvBlockTokens == 0 &&
-               layer.sink_rows >= 0 && layer.sink_rows < kTile && layer.kv_heads > 0 &&
+               layer.sink_rows >= 0 && layer.sink_rows < kTile &&
+               (layer.sink_rows <= 1 || !IsCentred(layer.format)) && layer.kv_heads > 0 &&
                run.heads % layer.kv_heads == 0)
       << "head_dim " << layer.head_dim << ", page_tokens " << layer.page_tokens << ", sink_rows "
       << layer.sink_rows << ", heads " << run.heads << " over " << layer.kv_heads;
@@ -80,6 +81,16 @@ void ScaleQueries(const KvLayerView& layer, const AttentionRun& run, int row, in
   const int64_t width = int64_t{GroupOf(layer, run.heads)} * layer.head_dim;
   const float* from = run.q + row * run.q_stride + kv_head * width;
   for (int64_t i = 0; i < width; ++i) q[i] = from[i] * scale;
+}
+
+// The result of a query vector from its merged state; values were stored less their centre.
+void Finish(const PathKernels& kernels, const KvLayerView& layer, int kv_head, const float* state,
+            float* out) {
+  const int dim = layer.head_dim;
+  kernels.finish(state, dim, out);
+  if (layer.v_centre == nullptr) return;
+  const float* centre = layer.v_centre + int64_t{kv_head} * dim;
+  for (int d = 0; d < dim; ++d) out[d] += centre[d];
 }
 
 // One past the last slot that a row attends.
@@ -94,6 +105,7 @@ int PrepareTile(const KvLayerView& layer, const AttentionRun& run, int row_begin
   const int group = GroupOf(layer, run.heads);
   args->first_slot = tile * kTile;
   args->begin = tile == 0 ? layer.sink_rows : 0;
+  args->second_term = tile == 0 && HasSecondTerm(layer);
   int first = 0;
   int vector = 0;
   for (int r = 0; r < rows; ++r) {
@@ -149,8 +161,8 @@ void AttendBlock(const PathKernels& kernels, const KvLayerView& layer, const Att
   for (int r = 0; r < rows; ++r) {
     float* out = run.out + (row_begin + r) * run.out_stride + int64_t{kv_head} * group * dim;
     for (int g = 0; g < group; ++g) {
-      kernels.finish(scratch.state + (int64_t{r} * group + g) * PartialFloats(dim), dim,
-                     out + int64_t{g} * dim);
+      Finish(kernels, layer, kv_head, scratch.state + (int64_t{r} * group + g) * PartialFloats(dim),
+             out + int64_t{g} * dim);
     }
   }
 }
@@ -221,8 +233,8 @@ void AttentionMerge(IsaPath path, const KvLayerView& layer, const AttentionRun& 
     for (int tile = 1; tile < tiles; ++tile) {
       kernels.merge(state, partials + (int64_t{tile} * group + g) * stride, dim);
     }
-    kernels.finish(state, dim,
-                   run.out + row * run.out_stride + (int64_t{kv_head} * group + g) * dim);
+    Finish(kernels, layer, kv_head, state,
+           run.out + row * run.out_stride + (int64_t{kv_head} * group + g) * dim);
   }
 }
 

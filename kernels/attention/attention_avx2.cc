@@ -105,6 +105,25 @@ struct Avx2 {
     }
   }
 
+  // 8 codes in order.
+  static Vec LoadInt8(const std::byte* from) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+  }
+
+  // 64 codes [16][4] to [4][16].
+  static void LoadInt8Quads(const std::byte* from, Vec (&to)[4][2]) {
+    SLUICE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + half * 32));
+      SLUICE_UNROLL
+      for (int channel = 0; channel < 4; ++channel) {
+        const __m256i top = _mm256_slli_epi32(codes, 24 - 8 * channel);
+        to[channel][half] = _mm256_cvtepi32_ps(_mm256_srai_epi32(top, 24));
+      }
+    }
+  }
+
   // 32 bf16 [16][2] to [2][16].
   static void LoadBf16Pairs(const std::byte* from, Vec (&to)[2][2]) {
     SLUICE_UNROLL
@@ -120,6 +139,12 @@ struct Avx2 {
   static Vec LoadBf16(const std::byte* from) {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(codes), 16));
+  }
+
+  // 16 scales.
+  static void ExpandBf16(const std::byte* from, float* to) {
+    Store(to, LoadBf16(from));
+    Store(to + 8, LoadBf16(from + 16));
   }
 
   // 16 scales; byte 0 is 2^-127, a subnormal with its own bits.

@@ -135,6 +135,22 @@ struct Avx512 {
   // 64 codes in order.
   static void LoadE4m3(const std::byte* from, Vec (&to)[4]) { LoadE4m3(from, kIndex.line, to); }
 
+  // 16 codes in order.
+  static Vec LoadInt8(const std::byte* from) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+  }
+
+  // 64 codes [16][4] to [4][16].
+  static void LoadInt8Quads(const std::byte* from, Vec (&to)[4][1]) {
+    const __m512i codes = _mm512_loadu_si512(from);
+    SLUICE_UNROLL
+    for (int channel = 0; channel < 4; ++channel) {
+      const __m512i top = _mm512_slli_epi32(codes, static_cast<unsigned>(24 - 8 * channel));
+      to[channel][0] = _mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24));
+    }
+  }
+
   // 32 bf16 [16][2] to [2][16].
   static void LoadBf16Pairs(const std::byte* from, Vec (&to)[2][1]) {
     const __m512i pairs = _mm512_loadu_si512(from);
@@ -149,6 +165,9 @@ struct Avx512 {
         _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(codes, 16));
   }
+
+  // 16 scales.
+  static void ExpandBf16(const std::byte* from, float* to) { Store(to, LoadBf16(from)); }
 
   // 16 scales; byte 0 is 2^-127, a subnormal with its own bits.
   static void ExpandUe8m0(const std::byte* from, float* to) {

@@ -26,10 +26,20 @@ struct Case {
   int rows;  // 1: decode; more: a prefill chunk that ends at depth
 };
 
+// As an engine lays out a centred format: a sink row, and vectors to subtract.
+void Centre(const std::vector<float>& centre, KvLayerView* layer) {
+  if (!IsCentred(layer->format)) return;
+  layer->sink_rows = 1;
+  layer->k_centre = layer->v_centre = centre.data();
+}
+
 class Model {
  public:
   explicit Model(const Case& c)
-      : case_(c), layer_(TestLayer(c.format, c.kv_heads, c.head_dim, 32, &page_bytes_)) {
+      : case_(c),
+        layer_(TestLayer(c.format, c.kv_heads, c.head_dim, 32, &page_bytes_)),
+        centre_(static_cast<size_t>(c.kv_heads * c.head_dim), 0.1f) {
+    Centre(centre_, &layer_);
     const int width = c.kv_heads * c.head_dim;
     SeededRandom random(1);
     std::vector<float> kv(static_cast<size_t>(width * c.depth));
@@ -37,7 +47,7 @@ class Model {
     q_.resize(static_cast<size_t>(width * c.group * c.rows));
     for (float& value : q_) value = static_cast<float>(random.Unit() * 2 - 1);
     out_.resize(q_.size());
-    const size_t pages = static_cast<size_t>(c.depth / layer_.page_tokens);
+    const size_t pages = static_cast<size_t>(c.depth / layer_.page_tokens + layer_.sink_rows);
     arena_ = device::HugePageArena::Create(pages * kLayers * page_bytes_).value();
     for (size_t l = 0; l < kLayers; ++l) {
       std::vector<std::byte*> table;
@@ -69,7 +79,7 @@ class Model {
 
   double kv_bytes() const {
     const double values = 2.0 * case_.kv_heads * case_.head_dim * case_.depth * kLayers;
-    return values * (case_.format == KvFormat::kF32 ? 4 : case_.format == KvFormat::kBf16 ? 2 : 1);
+    return values * (case_.format == KvFormat::kBf16 ? 2 : 1);
   }
   double flops() const {
     const double attended = case_.rows * (case_.depth - (case_.rows - 1) / 2.0);
@@ -80,6 +90,7 @@ class Model {
   Case case_;
   size_t page_bytes_ = 0;
   KvLayerView layer_;
+  std::vector<float> centre_;
   device::HugePageArena arena_;
   std::vector<std::vector<std::byte*>> tables_;
   std::vector<float> q_;
@@ -100,7 +111,9 @@ void Run(benchmark::State& state, IsaPath path, const Case& c) {
 
 void StoreRows(benchmark::State& state, IsaPath path, KvFormat format) {
   size_t page_bytes = 0;
-  const KvLayerView layer = TestLayer(format, 3, 64, 32, &page_bytes);
+  KvLayerView layer = TestLayer(format, 3, 64, 32, &page_bytes);
+  const std::vector<float> centre(192, 0.1f);
+  Centre(centre, &layer);
   TestPages pages(layer, page_bytes, 512);
   SeededRandom random(1);
   std::vector<float> kv(512 * 192);
@@ -114,11 +127,14 @@ void StoreRows(benchmark::State& state, IsaPath path, KvFormat format) {
 }
 
 void RegisterAll() {
-  const char* names[] = {"f32", "bf16", "gqa_fp8"};
+  const std::pair<KvFormat, const char*> formats[] = {{KvFormat::kBf16, "bf16"},
+                                                      {KvFormat::kGqaFp8, "gqa_fp8"},
+                                                      {KvFormat::kGqaFp8c, "gqa_fp8c"},
+                                                      {KvFormat::kGqaInt8c, "gqa_int8c"}};
   for (IsaPath path : AvailableIsaPaths()) {
     const std::string isa(IsaPathName(path));
-    for (KvFormat format : {KvFormat::kBf16, KvFormat::kGqaFp8}) {
-      const std::string name = isa + "/" + names[static_cast<int>(format)];
+    for (const auto& [format, format_name] : formats) {
+      const std::string name = isa + "/" + format_name;
       benchmark::RegisterBenchmark(("store/" + name).c_str(), StoreRows, path, format);
       if (path == IsaPath::kReference) continue;
       const Case cases[] = {{format, 3, 3, 64, 2048, 1},  {format, 3, 3, 64, 256, 1},

@@ -40,9 +40,13 @@ struct TileMemory {
 template <class Simd>
 void ExpandScales(const TileArgs& args, int blocks, const TileMemory& memory) {
   const KvLayerView& layer = *args.layer;
+  const KvCode code = KvCodeOf(layer.format);
   for (int b = 0; b < blocks; ++b) {
-    if (layer.format == KvFormat::kGqaFp8) {
-      const BlockAt at = FindBlock(args, b);
+    const BlockAt at = FindBlock(args, b);
+    if (code == KvCode::kInt8) {
+      Simd::ExpandBf16(at.page + layer.k_scale_offset + at.row * 2, memory.k_scales + b * kBlock);
+      Simd::ExpandBf16(at.page + layer.v_scale_offset + at.row * 2, memory.v_scales + b * kBlock);
+    } else if (code == KvCode::kE4m3) {
       Simd::ExpandUe8m0(at.page + layer.k_scale_offset + at.row, memory.k_scales + b * kBlock);
       Simd::ExpandUe8m0(at.page + layer.v_scale_offset + at.row, memory.v_scales + b * kBlock);
     } else {
@@ -168,6 +172,19 @@ void Softmax(int begin, int end, const float* v_scales, float* scores, float* pa
   partial[1] = Simd::ReduceAdd(sum[0]);
 }
 
+// Softmax of one vector over slots [begin, end) of the tile. The second term lies in slot 0 beside
+// its token in slot 1: its share of the score is added first, and it gets the weight of its token
+// times the scale of its own value.
+template <class Simd>
+void WeighSlots(const TileArgs& args, int end, const float* v_scales, float* scores,
+                float* partial) {
+  if (!args.second_term) return Softmax<Simd>(args.begin, end, v_scales, scores, partial);
+  const float score = scores[0] + scores[1];
+  scores[1] = score;
+  Softmax<Simd>(args.begin, end, v_scales, scores, partial);
+  scores[0] = Simd::First(Simd::Exp2(Simd::Set1(score - partial[0]))) * v_scales[0];
+}
+
 // acc[m][0, 16 * kBlocks) += weights[m][t] * v[t][d...], t ascending over slots [begin, end) of the
 // group.
 template <class Simd, class Source, int kVectors, int kBlocks>
@@ -266,7 +283,7 @@ void RunTile(const TileArgs& args) {
       pointers.ahead[b] = BlockStart(at, layer.v_offset, block_bytes);
       if constexpr (kExpand) {
         float* expanded = memory.k + int64_t{b} * kBlock * dim;
-        ExpandK<Simd>(layer.format, pointers.at[b], pointers.ahead[b], dim, expanded);
+        ExpandK<Simd>(KvCodeOf(layer.format), pointers.at[b], pointers.ahead[b], dim, expanded);
         pointers.at[b] = reinterpret_cast<const std::byte*>(expanded);
       }
     }
@@ -274,11 +291,12 @@ void RunTile(const TileArgs& args) {
   }
   for (int i = 0; i < args.vectors; ++i) {
     float* partial = args.partials + i * PartialFloats(dim);
-    Softmax<Simd>(args.begin, args.ends[i], memory.v_scales, memory.scores + int64_t{i} * kTile,
-                  partial);
+    WeighSlots<Simd>(args, args.ends[i], memory.v_scales, memory.scores + int64_t{i} * kTile,
+                     partial);
     std::memset(partial + kPartialHead, 0, static_cast<size_t>(dim) * sizeof(float));
   }
-  for (int group = args.begin / kGroup; group * kGroupBlocks < blocks; ++group) {
+  const int values_begin = args.second_term ? 0 : args.begin;
+  for (int group = values_begin / kGroup; group * kGroupBlocks < blocks; ++group) {
     const int first = group * kGroupBlocks;
     const int count = Min(kGroupBlocks, blocks - first);
     for (int b = 0; b < count; ++b) {
@@ -287,11 +305,11 @@ void RunTile(const TileArgs& args) {
       if (pointers.ahead[b] == nullptr) pointers.ahead[b] = pointers.at[b];
       if constexpr (kExpand) {
         float* expanded = memory.v + int64_t{b} * kBlock * dim;
-        ExpandV<Simd>(layer.format, pointers.at[b], pointers.ahead[b], dim, expanded);
+        ExpandV<Simd>(KvCodeOf(layer.format), pointers.at[b], pointers.ahead[b], dim, expanded);
         pointers.at[b] = reinterpret_cast<const std::byte*>(expanded);
       }
     }
-    ValueGroup<Simd, Source>(args, group, Max(0, args.begin - group * kGroup), pointers, memory);
+    ValueGroup<Simd, Source>(args, group, Max(0, values_begin - group * kGroup), pointers, memory);
   }
 }
 
@@ -301,8 +319,10 @@ void FastTile(const TileArgs& args) {
   // memory.
   if constexpr (Simd::kDirect) {
     if (args.vectors <= 2 * kTileVectors && args.layer->head_dim % 64 == 0) {
-      if (args.layer->format == KvFormat::kGqaFp8) return RunTile<Simd, E4m3Source>(args);
-      if (args.layer->format == KvFormat::kBf16) return RunTile<Simd, Bf16Source>(args);
+      const KvCode code = KvCodeOf(args.layer->format);
+      if (code == KvCode::kE4m3) return RunTile<Simd, E4m3Source>(args);
+      if (code == KvCode::kInt8) return RunTile<Simd, Int8Source>(args);
+      if (code == KvCode::kBf16) return RunTile<Simd, Bf16Source>(args);
     }
   }
   RunTile<Simd, F32Source>(args);

@@ -34,8 +34,9 @@ struct TileArgs {
   int64_t first_slot;  // of the tile: a multiple of kTile
   int begin;  // first slot of the tile that holds a token (0, or more in tile 0 of a layout with
               // sink rows)
-  const int* ends;  // [vectors] each vector attends slots [begin, end) of the tile; ascending,
-                    // begin < end <= kTile
+  bool second_term;  // slot 0 of the tile holds the second term of the token in slot 1 = begin
+  const int* ends;   // [vectors] each vector attends slots [begin, end) of the tile; ascending,
+                     // begin < end <= kTile
   int vectors;
   const float* q;   // [vectors][head_dim], scaled by scale * q_scale
   float* partials;  // [vectors][PartialFloats]

@@ -42,10 +42,13 @@ inline BlockAt FindBlock(const TileArgs& args, int block) {
   return FindBlock(args, args.kv_head, args.first_slot + int64_t{block} * kBlock);
 }
 
+inline int ScaleBytes(KvCode code) {
+  return code == KvCode::kE4m3 ? 1 : code == KvCode::kInt8 ? 2 : 0;
+}
+
 inline int64_t BlockBytes(const KvLayerView& layer) {
-  const int value_bytes = layer.format == KvFormat::kF32    ? 4
-                          : layer.format == KvFormat::kBf16 ? 2
-                                                            : 1;
+  const KvCode code = KvCodeOf(layer.format);
+  const int value_bytes = code == KvCode::kF32 ? 4 : code == KvCode::kBf16 ? 2 : 1;
   return int64_t{kBlock} * layer.head_dim * value_bytes;
 }
 
@@ -60,9 +63,10 @@ inline const std::byte* NextKeys(const TileArgs& args, int block) {
   const KvLayerView& layer = *args.layer;
   const BlockAt at =
       FindBlock(args, args.next.kv_head, args.next.first_slot + int64_t{block} * kBlock);
-  if (layer.format == KvFormat::kGqaFp8) {
-    __builtin_prefetch(at.page + layer.k_scale_offset + at.row);
-    __builtin_prefetch(at.page + layer.v_scale_offset + at.row);
+  const int scale_bytes = ScaleBytes(KvCodeOf(layer.format));
+  if (scale_bytes > 0) {
+    __builtin_prefetch(at.page + layer.k_scale_offset + at.row * scale_bytes);
+    __builtin_prefetch(at.page + layer.v_scale_offset + at.row * scale_bytes);
   }
   return BlockStart(at, layer.k_offset, BlockBytes(layer));
 }
@@ -88,6 +92,22 @@ struct E4m3Source {
                      typename Simd::Vec (&values)[kBlocks * Simd::kParts]) {
     static_assert(kBlocks == 4);
     Simd::LoadE4m3(block + t * dim + d, values);
+  }
+};
+
+struct Int8Source {
+  static constexpr int kChannels = 4;
+  static constexpr int kBytes = 1;
+  template <class Simd>
+  static void Keys(const std::byte* block, int d, typename Simd::Vec (&keys)[4][Simd::kParts]) {
+    Simd::LoadInt8Quads(block + d * kBlock, keys);
+  }
+  template <class Simd, int kBlocks>
+  static void Values(const std::byte* block, int t, int dim, int d,
+                     typename Simd::Vec (&values)[kBlocks * Simd::kParts]) {
+    SLUICE_UNROLL
+    for (int i = 0; i < kBlocks * Simd::kParts; ++i)
+      values[i] = Simd::LoadInt8(block + t * dim + d + i * Simd::kLanes);
   }
 };
 
@@ -157,15 +177,18 @@ void ExpandValues(const std::byte* block, const std::byte* ahead, int dim, float
 }
 
 template <class Simd>
-void ExpandK(KvFormat format, const std::byte* block, const std::byte* ahead, int dim, float* to) {
-  switch (format) {
-    case KvFormat::kGqaFp8:
+void ExpandK(KvCode code, const std::byte* block, const std::byte* ahead, int dim, float* to) {
+  switch (code) {
+    case KvCode::kE4m3:
       ExpandKeys<Simd, E4m3Source>(block, ahead, dim, to);
       break;
-    case KvFormat::kBf16:
+    case KvCode::kInt8:
+      ExpandKeys<Simd, Int8Source>(block, ahead, dim, to);
+      break;
+    case KvCode::kBf16:
       ExpandKeys<Simd, Bf16Source>(block, ahead, dim, to);
       break;
-    case KvFormat::kF32:  // [16][head_dim] in the page: for checking, so without haste
+    case KvCode::kF32:  // [16][head_dim] in the page: for checking, so without haste
       for (int t = 0; t < kBlock; ++t) {
         for (int d = 0; d < dim; ++d)
           std::memcpy(to + d * kBlock + t, block + (t * dim + d) * 4, 4);
@@ -175,15 +198,18 @@ void ExpandK(KvFormat format, const std::byte* block, const std::byte* ahead, in
 }
 
 template <class Simd>
-void ExpandV(KvFormat format, const std::byte* block, const std::byte* ahead, int dim, float* to) {
-  switch (format) {
-    case KvFormat::kGqaFp8:
+void ExpandV(KvCode code, const std::byte* block, const std::byte* ahead, int dim, float* to) {
+  switch (code) {
+    case KvCode::kE4m3:
       ExpandValues<Simd, E4m3Source>(block, ahead, dim, to);
       break;
-    case KvFormat::kBf16:
+    case KvCode::kInt8:
+      ExpandValues<Simd, Int8Source>(block, ahead, dim, to);
+      break;
+    case KvCode::kBf16:
       ExpandValues<Simd, Bf16Source>(block, ahead, dim, to);
       break;
-    case KvFormat::kF32:
+    case KvCode::kF32:
       std::memcpy(to, block, static_cast<size_t>(kBlock * dim) * 4);
       break;
   }

@@ -23,6 +23,10 @@ float E4m3At(const std::byte* component, int64_t index) {
   return E4m3ToFloat(static_cast<uint8_t>(component[index]));
 }
 
+float Int8At(const std::byte* component, int64_t index) {
+  return static_cast<float>(static_cast<int8_t>(component[index]));
+}
+
 // k[d] and v[d] of one slot as the page stores them.
 void LoadSlot(const TileArgs& args, int64_t slot, float* k, float* v) {
   const KvLayerView& layer = *args.layer;
@@ -35,20 +39,25 @@ void LoadSlot(const TileArgs& args, int64_t slot, float* k, float* v) {
       row / kKvBlockTokens * kKvBlockTokens * dim;  // first element of the row's K block
   const int64_t lane = row % kKvBlockTokens;
   for (int d = 0; d < dim; ++d) {
-    switch (layer.format) {
-      case KvFormat::kF32:
+    switch (KvCodeOf(layer.format)) {
+      case KvCode::kF32:
         k[d] = F32At(k_at, row * dim + d);
         v[d] = F32At(v_at, row * dim + d);
         break;
-      case KvFormat::kBf16:
+      case KvCode::kBf16:
         k[d] = Bf16At(k_at, block + d / 2 * 32 + lane * 2 + d % 2);
         v[d] = Bf16At(v_at, row * dim + d);
         break;
-      case KvFormat::kGqaFp8:
+      case KvCode::kE4m3:
         k[d] = E4m3At(k_at, block + d / 4 * 64 + lane * 4 + d % 4) *
                Ue8m0ToFloat(static_cast<uint8_t>(page[layer.k_scale_offset + row]));
         v[d] = E4m3At(v_at, row * dim + d) *
                Ue8m0ToFloat(static_cast<uint8_t>(page[layer.v_scale_offset + row]));
+        break;
+      case KvCode::kInt8:
+        k[d] = Int8At(k_at, block + d / 4 * 64 + lane * 4 + d % 4) *
+               Bf16At(page + layer.k_scale_offset, row);
+        v[d] = Int8At(v_at, row * dim + d) * Bf16At(page + layer.v_scale_offset, row);
         break;
     }
   }
@@ -62,6 +71,11 @@ void Tile(const TileArgs& args) {
   const int last_end = args.ends[args.vectors - 1];
   for (int t = args.begin; t < last_end; ++t) {
     LoadSlot(args, args.first_slot + t, k + int64_t{t} * dim, v + int64_t{t} * dim);
+  }
+  if (args.second_term) {
+    LoadSlot(args, args.first_slot, k, v);
+    for (int d = 0; d < dim; ++d) k[dim + d] += k[d];
+    for (int d = 0; d < dim; ++d) v[dim + d] += v[d];
   }
   for (int i = 0; i < args.vectors; ++i) {
     const float* q = args.q + int64_t{i} * dim;

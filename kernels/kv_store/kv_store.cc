@@ -48,19 +48,74 @@ void Gather(const std::byte* from, size_t bytes, void* row_bytes) {
   for (size_t i = 0; i < bytes; i += 4) std::memcpy(to + i, from + i * kKvBlockTokens, 4);
 }
 
-void StoreFp8(const RowKernels& kernels, const KvLayerView& layer, std::byte* page, int row,
-              int head, const float* k, const float* v) {
-  const auto dim = static_cast<size_t>(layer.head_dim);
-  const size_t index = RowIndex(layer, head, row);
+// One row of one head as the codes and the scale of a page.
+struct CodedRow {
   uint8_t codes[kMaxHeadDim];
-  const uint8_t k_scale = Ue8m0ScaleFor(BitsFloat(kernels.max_magnitude(k, layer.head_dim)));
-  kernels.quantise_e4m3(k, layer.head_dim, Ue8m0Inverse(k_scale), codes);
-  Scatter(codes, dim, page + layer.k_offset + InterleavedOffset(layer, head, row, dim));
-  page[layer.k_scale_offset + index] = std::byte{k_scale};
-  const uint8_t v_scale = Ue8m0ScaleFor(BitsFloat(kernels.max_magnitude(v, layer.head_dim)));
-  kernels.quantise_e4m3(v, layer.head_dim, Ue8m0Inverse(v_scale), codes);
-  std::memcpy(page + layer.v_offset + index * dim, codes, dim);
-  page[layer.v_scale_offset + index] = std::byte{v_scale};
+  uint16_t scale;  // UE8M0 beside e4m3 codes, bf16 beside int8 codes
+};
+
+void Quantise(const RowKernels& kernels, KvCode code, const float* x, int dim, CodedRow* row) {
+  const float amax = BitsFloat(kernels.max_magnitude(x, dim));
+  if (code == KvCode::kE4m3) {
+    const uint8_t scale = Ue8m0ScaleFor(amax);
+    kernels.quantise_e4m3(x, dim, Ue8m0Inverse(scale), row->codes);
+    row->scale = scale;
+  } else {
+    row->scale = Int8ScaleFor(amax);
+    kernels.quantise_int8(x, dim, 1.0f / Bf16ToFloat(row->scale), row->codes);
+  }
+}
+
+void Dequantise(KvCode code, const CodedRow& row, int dim, float* x) {
+  for (int d = 0; d < dim; ++d) {
+    x[d] = code == KvCode::kE4m3
+               ? E4m3ToFloat(row.codes[d]) * Ue8m0ToFloat(static_cast<uint8_t>(row.scale))
+               : static_cast<float>(static_cast<int8_t>(row.codes[d])) * Bf16ToFloat(row.scale);
+  }
+}
+
+// Scales have one or two bytes, little-endian.
+size_t ScaleBytes(KvCode code) { return code == KvCode::kE4m3 ? 1 : 2; }
+
+void PutK(const KvLayerView& layer, std::byte* page, int row, int head, const CodedRow& coded) {
+  const auto dim = static_cast<size_t>(layer.head_dim);
+  const size_t scale_bytes = ScaleBytes(KvCodeOf(layer.format));
+  Scatter(coded.codes, dim, page + layer.k_offset + InterleavedOffset(layer, head, row, dim));
+  std::memcpy(page + layer.k_scale_offset + RowIndex(layer, head, row) * scale_bytes, &coded.scale,
+              scale_bytes);
+}
+
+void PutV(const KvLayerView& layer, std::byte* page, int row, int head, const CodedRow& coded) {
+  const auto dim = static_cast<size_t>(layer.head_dim);
+  const size_t scale_bytes = ScaleBytes(KvCodeOf(layer.format));
+  const size_t index = RowIndex(layer, head, row);
+  std::memcpy(page + layer.v_offset + index * dim, coded.codes, dim);
+  std::memcpy(page + layer.v_scale_offset + index * scale_bytes, &coded.scale, scale_bytes);
+}
+
+using PutRow = void (*)(const KvLayerView& layer, std::byte* page, int row, int head,
+                        const CodedRow& coded);
+
+// x - centre, quantised; for the first token also what the codes miss of it, into the sink row.
+void StoreCoded(const RowKernels& kernels, const KvLayerView& layer, std::byte* const* pages,
+                int64_t slot, int head, const float* x, const float* centre, PutRow put) {
+  const KvCode code = KvCodeOf(layer.format);
+  const int dim = layer.head_dim;
+  float centred[kMaxHeadDim];
+  if (centre != nullptr) {
+    for (int d = 0; d < dim; ++d) centred[d] = x[d] - centre[head * dim + d];
+    x = centred;
+  }
+  CodedRow row;
+  Quantise(kernels, code, x, dim, &row);
+  put(layer, pages[slot / layer.page_tokens], static_cast<int>(slot % layer.page_tokens), head,
+      row);
+  if (!HasSecondTerm(layer) || slot != SlotOfPosition(0, layer.sink_rows)) return;
+  float missed[kMaxHeadDim];
+  Dequantise(code, row, dim, missed);
+  for (int d = 0; d < dim; ++d) missed[d] = x[d] - missed[d];
+  Quantise(kernels, code, missed, dim, &row);
+  put(layer, pages[0], 0, head, row);
 }
 
 void StoreBf16(const RowKernels& kernels, const KvLayerView& layer, std::byte* page, int row,
@@ -81,13 +136,51 @@ void StoreF32(const KvLayerView& layer, std::byte* page, int row, int head, cons
   std::memcpy(page + layer.v_offset + at, v, bytes);
 }
 
+// One head of one slot as float32.
+void LoadHead(const KvLayerView& layer, const std::byte* page, int row, int head, float* k,
+              float* v) {
+  const KvCode code = KvCodeOf(layer.format);
+  const auto dim = static_cast<size_t>(layer.head_dim);
+  const size_t index = RowIndex(layer, head, row);
+  const std::byte* k_at = page + layer.k_offset;
+  const std::byte* v_at = page + layer.v_offset;
+  if (code == KvCode::kF32) {
+    std::memcpy(k, k_at + index * dim * 4, dim * 4);
+    std::memcpy(v, v_at + index * dim * 4, dim * 4);
+  } else if (code == KvCode::kBf16) {
+    uint16_t k_row[kMaxHeadDim];
+    uint16_t v_row[kMaxHeadDim];
+    Gather(k_at + InterleavedOffset(layer, head, row, dim * 2), dim * 2, k_row);
+    std::memcpy(v_row, v_at + index * dim * 2, dim * 2);
+    for (size_t d = 0; d < dim; ++d) {
+      k[d] = Bf16ToFloat(k_row[d]);
+      v[d] = Bf16ToFloat(v_row[d]);
+    }
+  } else {
+    const size_t scale_bytes = ScaleBytes(code);
+    CodedRow coded = {};
+    Gather(k_at + InterleavedOffset(layer, head, row, dim), dim, coded.codes);
+    std::memcpy(&coded.scale, page + layer.k_scale_offset + index * scale_bytes, scale_bytes);
+    Dequantise(code, coded, layer.head_dim, k);
+    std::memcpy(coded.codes, v_at + index * dim, dim);
+    std::memcpy(&coded.scale, page + layer.v_scale_offset + index * scale_bytes, scale_bytes);
+    Dequantise(code, coded, layer.head_dim, v);
+  }
+}
+
+void Add(const float* x, int n, float* sum) {
+  for (int i = 0; i < n; ++i) sum[i] += x[i];
+}
+
 }  // namespace
 
 void StoreKv(IsaPath path, const KvLayerView& layer, std::byte* const* pages,
              int64_t first_position, const KvRows& rows, int row_begin, int row_end) {
   SLUICE_CHECK(layer.head_dim % 16 == 0 && layer.head_dim <= kMaxHeadDim &&
-               layer.page_tokens % kKvBlockTokens == 0)
-      << "head_dim " << layer.head_dim << ", page_tokens " << layer.page_tokens;
+               layer.page_tokens % kKvBlockTokens == 0 &&
+               (layer.sink_rows <= 1 || !IsCentred(layer.format)))
+      << "head_dim " << layer.head_dim << ", page_tokens " << layer.page_tokens << ", sink_rows "
+      << layer.sink_rows;
   const RowKernels& kernels = KernelsOf(path);
   for (int r = row_begin; r < row_end; ++r) {
     const int64_t slot = SlotOfPosition(first_position + r, layer.sink_rows);
@@ -96,15 +189,17 @@ void StoreKv(IsaPath path, const KvLayerView& layer, std::byte* const* pages,
     for (int head = 0; head < layer.kv_heads; ++head) {
       const float* k = rows.k + r * rows.k_stride + head * layer.head_dim;
       const float* v = rows.v + r * rows.v_stride + head * layer.head_dim;
-      switch (layer.format) {
-        case KvFormat::kF32:
+      switch (KvCodeOf(layer.format)) {
+        case KvCode::kF32:
           StoreF32(layer, page, row, head, k, v);
           break;
-        case KvFormat::kBf16:
+        case KvCode::kBf16:
           StoreBf16(kernels, layer, page, row, head, k, v);
           break;
-        case KvFormat::kGqaFp8:
-          StoreFp8(kernels, layer, page, row, head, k, v);
+        case KvCode::kE4m3:
+        case KvCode::kInt8:
+          StoreCoded(kernels, layer, pages, slot, head, k, layer.k_centre, PutK);
+          StoreCoded(kernels, layer, pages, slot, head, v, layer.v_centre, PutV);
           break;
       }
     }
@@ -112,35 +207,28 @@ void StoreKv(IsaPath path, const KvLayerView& layer, std::byte* const* pages,
 }
 
 void LoadKvSlot(const KvLayerView& layer, const std::byte* page, int row, float* k, float* v) {
-  const auto dim = static_cast<size_t>(layer.head_dim);
+  for (int head = 0; head < layer.kv_heads; ++head) {
+    const int at = head * layer.head_dim;
+    LoadHead(layer, page, row, head, k + at, v + at);
+  }
+}
+
+void LoadKv(const KvLayerView& layer, const std::byte* const* pages, int64_t position, float* k,
+            float* v) {
+  const int64_t slot = SlotOfPosition(position, layer.sink_rows);
+  const int dim = layer.head_dim;
+  float k_term[kMaxHeadDim];
+  float v_term[kMaxHeadDim];
   for (int head = 0; head < layer.kv_heads; ++head, k += dim, v += dim) {
-    const size_t index = RowIndex(layer, head, row);
-    const std::byte* k_at = page + layer.k_offset;
-    const std::byte* v_at = page + layer.v_offset;
-    if (layer.format == KvFormat::kF32) {
-      std::memcpy(k, k_at + index * dim * 4, dim * 4);
-      std::memcpy(v, v_at + index * dim * 4, dim * 4);
-    } else if (layer.format == KvFormat::kBf16) {
-      uint16_t k_row[kMaxHeadDim];
-      uint16_t v_row[kMaxHeadDim];
-      Gather(k_at + InterleavedOffset(layer, head, row, dim * 2), dim * 2, k_row);
-      std::memcpy(v_row, v_at + index * dim * 2, dim * 2);
-      for (size_t d = 0; d < dim; ++d) {
-        k[d] = Bf16ToFloat(k_row[d]);
-        v[d] = Bf16ToFloat(v_row[d]);
-      }
-    } else {
-      uint8_t k_row[kMaxHeadDim];
-      uint8_t v_row[kMaxHeadDim];
-      Gather(k_at + InterleavedOffset(layer, head, row, dim), dim, k_row);
-      std::memcpy(v_row, v_at + index * dim, dim);
-      const float k_scale = Ue8m0ToFloat(static_cast<uint8_t>(page[layer.k_scale_offset + index]));
-      const float v_scale = Ue8m0ToFloat(static_cast<uint8_t>(page[layer.v_scale_offset + index]));
-      for (size_t d = 0; d < dim; ++d) {
-        k[d] = E4m3ToFloat(k_row[d]) * k_scale;
-        v[d] = E4m3ToFloat(v_row[d]) * v_scale;
-      }
+    LoadHead(layer, pages[slot / layer.page_tokens], static_cast<int>(slot % layer.page_tokens),
+             head, k, v);
+    if (position == 0 && HasSecondTerm(layer)) {
+      LoadHead(layer, pages[0], 0, head, k_term, v_term);
+      Add(k_term, dim, k);
+      Add(v_term, dim, v);
     }
+    if (layer.k_centre != nullptr) Add(layer.k_centre + head * dim, dim, k);
+    if (layer.v_centre != nullptr) Add(layer.v_centre + head * dim, dim, v);
   }
 }
 

@@ -56,6 +56,24 @@ void QuantiseE4m3(const float* x, int n, float inverse_scale, uint8_t* codes) {
   }
 }
 
+// A NaN becomes 127, as above.
+__m256i Int8Codes(__m256 value) {
+  return _mm256_cvtps_epi32(
+      _mm256_max_ps(_mm256_min_ps(value, _mm256_set1_ps(127.0f)), _mm256_set1_ps(-127.0f)));
+}
+
+void QuantiseInt8(const float* x, int n, float inverse_scale, uint8_t* codes) {
+  const __m256 inverse = _mm256_set1_ps(inverse_scale);
+  for (int i = 0; i < n; i += 16) {
+    const __m256i low = Int8Codes(_mm256_mul_ps(_mm256_loadu_ps(x + i), inverse));
+    const __m256i high = Int8Codes(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8), inverse));
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(codes + i),
+        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+  }
+}
+
 __m256i Bf16Codes(__m256i bits) {
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_srli_epi32(
@@ -75,6 +93,6 @@ void RoundBf16(const float* x, int n, uint16_t* out) {
 
 }  // namespace
 
-const RowKernels kAvx2Rows = {MaxMagnitude, QuantiseE4m3, RoundBf16};
+const RowKernels kAvx2Rows = {MaxMagnitude, QuantiseE4m3, QuantiseInt8, RoundBf16};
 
 }  // namespace sluice::kernels::kv_store_internal

@@ -41,6 +41,18 @@ void QuantiseE4m3(const float* x, int n, float inverse_scale, uint8_t* codes) {
   }
 }
 
+void QuantiseInt8(const float* x, int n, float inverse_scale, uint8_t* codes) {
+  const __m512 inverse = _mm512_set1_ps(inverse_scale);
+  for (int i = 0; i < n; i += 16) {
+    // A NaN becomes 127, as above.
+    const __m512 scaled = _mm512_max_ps(
+        _mm512_min_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), inverse), _mm512_set1_ps(127.0f)),
+        _mm512_set1_ps(-127.0f));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i),
+                     _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(scaled)));
+  }
+}
+
 // Integer rounding rather than vcvtneps2bf16, which turns subnormals into zero.
 void RoundBf16(const float* x, int n, uint16_t* out) {
   for (int i = 0; i < n; i += 16) {
@@ -58,6 +70,6 @@ void RoundBf16(const float* x, int n, uint16_t* out) {
 
 }  // namespace
 
-const RowKernels kAvx512Rows = {MaxMagnitude, QuantiseE4m3, RoundBf16};
+const RowKernels kAvx512Rows = {MaxMagnitude, QuantiseE4m3, QuantiseInt8, RoundBf16};
 
 }  // namespace sluice::kernels::kv_store_internal

@@ -8,10 +8,11 @@ namespace sluice::kernels::kv_store_internal {
 
 // Largest magnitude bits of x[0, n): an integer maximum, so the order of the reduction does not
 // matter and NaN counts as larger than infinity. n is a multiple of 16. QuantiseE4m3: codes[i] =
-// e4m3(x[i] * inverse_scale). RoundBf16: out[i] = bf16(x[i]).
+// e4m3(x[i] * inverse_scale). QuantiseInt8: the same to int8. RoundBf16: out[i] = bf16(x[i]).
 struct RowKernels {
   uint32_t (*max_magnitude)(const float* x, int n);
   void (*quantise_e4m3)(const float* x, int n, float inverse_scale, uint8_t* codes);
+  void (*quantise_int8)(const float* x, int n, float inverse_scale, uint8_t* codes);
   void (*round_bf16)(const float* x, int n, uint16_t* out);
 };
 

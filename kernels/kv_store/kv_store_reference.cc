@@ -17,12 +17,16 @@ void QuantiseE4m3(const float* x, int n, float inverse_scale, uint8_t* codes) {
   for (int i = 0; i < n; ++i) codes[i] = FloatToE4m3(x[i] * inverse_scale);
 }
 
+void QuantiseInt8(const float* x, int n, float inverse_scale, uint8_t* codes) {
+  for (int i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(FloatToInt8(x[i] * inverse_scale));
+}
+
 void RoundBf16(const float* x, int n, uint16_t* out) {
   for (int i = 0; i < n; ++i) out[i] = FloatToBf16(x[i]);
 }
 
 }  // namespace
 
-const RowKernels kReferenceRows = {MaxMagnitude, QuantiseE4m3, RoundBf16};
+const RowKernels kReferenceRows = {MaxMagnitude, QuantiseE4m3, QuantiseInt8, RoundBf16};
 
 }  // namespace sluice::kernels::kv_store_internal

@@ -16,7 +16,8 @@
 namespace sluice::kernels {
 namespace {
 
-constexpr KvFormat kFormats[] = {KvFormat::kF32, KvFormat::kBf16, KvFormat::kGqaFp8};
+constexpr KvFormat kFormats[] = {KvFormat::kF32, KvFormat::kBf16, KvFormat::kGqaFp8,
+                                 KvFormat::kGqaFp8c, KvFormat::kGqaInt8c};
 
 std::vector<float> RandomRows(size_t n, uint64_t seed) {
   SeededRandom random(seed);
@@ -41,9 +42,15 @@ TEST(KvStoreTest, EveryPathWritesTheSameBytes) {
   for (KvFormat format : kFormats) {
     for (int dim : {16, 32, 48, 64, 128}) {
       size_t page_bytes = 0;
-      const KvLayerView layer = TestLayer(format, 3, dim, 32, &page_bytes);
+      KvLayerView layer = TestLayer(format, 3, dim, 32, &page_bytes);
       const int tokens = 70;
       const auto width = static_cast<size_t>(3 * dim);
+      const std::vector<float> centres = RandomRows(2 * width, 5);
+      if (IsCentred(format)) {
+        layer.sink_rows = 1;
+        layer.k_centre = centres.data();
+        layer.v_centre = centres.data() + width;
+      }
       std::vector<float> k = RandomRows(width * tokens, 1);
       std::vector<float> v = RandomRows(width * tokens, 2);
       // Special rows: zeros of both signs, infinities, NaN, float32 subnormals, the largest finite
@@ -75,7 +82,7 @@ TEST(KvStoreTest, EveryPathWritesTheSameBytes) {
 // The published rule, written the way the format's definition reads.
 float Fp8OfDefinition(float value, float amax) {
   if (amax == 0) return 0;
-  double scale = std::exp2(-140);
+  double scale = std::exp2(-127);
   while (static_cast<double>(amax) / scale > 448) scale *= 2;
   double best = 0;
   for (int code = 0; code < 256; ++code) {
@@ -90,7 +97,7 @@ float Fp8OfDefinition(float value, float amax) {
 }
 
 TEST(KvStoreTest, LoadGivesBackWhatTheFormatKeeps) {
-  for (KvFormat format : kFormats) {
+  for (KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kGqaFp8}) {
     for (int sink_rows : {0, 1}) {
       size_t page_bytes = 0;
       KvLayerView layer = TestLayer(format, 2, 48, 32, &page_bytes);
@@ -119,6 +126,75 @@ TEST(KvStoreTest, LoadGivesBackWhatTheFormatKeeps) {
           const float value = v[static_cast<size_t>(r * 96 + i)];
           ASSERT_NEAR(v_back[static_cast<size_t>(i)], value,
                       std::abs(value) * 0.0626f + 8.0f * 0x1p-9f);
+        }
+      }
+    }
+  }
+}
+
+float Int8OfDefinition(float value, float amax) {
+  if (amax == 0) return 0;
+  uint16_t scale = 0x80;  // 2^-126
+  while (static_cast<double>(Bf16ToFloat(scale)) * 127 < static_cast<double>(amax)) ++scale;
+  const double step = static_cast<double>(Bf16ToFloat(scale));
+  return static_cast<float>(std::nearbyint(static_cast<double>(value) / step) * step);
+}
+
+// What the store keeps of a row of one head: all values by the definition of the format.
+std::vector<float> OfDefinition(KvFormat format, const std::vector<float>& row) {
+  float amax = 0;
+  for (float value : row) amax = std::max(amax, std::abs(value));
+  std::vector<float> kept;
+  for (float value : row) {
+    kept.push_back(KvCodeOf(format) == KvCode::kInt8 ? Int8OfDefinition(value, amax)
+                                                     : Fp8OfDefinition(value, amax));
+  }
+  return kept;
+}
+
+TEST(KvStoreTest, CentredFormatsKeepTheDistanceToTheCentreAndTheFirstTokenInTwoTerms) {
+  constexpr int kHeads = 2;
+  constexpr int kDim = 32;
+  constexpr int kTokens = 40;
+  for (KvFormat format : {KvFormat::kGqaFp8c, KvFormat::kGqaInt8c}) {
+    for (int sink_rows : {0, 1}) {
+      size_t page_bytes = 0;
+      KvLayerView layer = TestLayer(format, kHeads, kDim, 32, &page_bytes);
+      const std::vector<float> k = RandomRows(kHeads * kDim * kTokens, 3);
+      const std::vector<float> v = RandomRows(kHeads * kDim * kTokens, 4);
+      const std::vector<float> centres = RandomRows(2 * kHeads * kDim, 5);
+      layer.sink_rows = sink_rows;
+      layer.k_centre = centres.data();
+      layer.v_centre = centres.data() + kHeads * kDim;
+      TestPages pages(layer, page_bytes, kTokens);
+      StoreKv(BestIsaPath(), layer, pages.table(), 0,
+              {k.data(), v.data(), kHeads * kDim, kHeads * kDim}, 0, kTokens);
+      std::vector<float> k_back(kHeads * kDim), v_back(kHeads * kDim);
+      for (int t = 0; t < kTokens; ++t) {
+        LoadKv(layer, pages.const_table(), t, k_back.data(), v_back.data());
+        for (int head = 0; head < kHeads; ++head) {
+          const auto check = [&](const std::vector<float>& x, const float* centre,
+                                 const std::vector<float>& back) {
+            std::vector<float> row;
+            for (int d = 0; d < kDim; ++d) {
+              row.push_back(x[static_cast<size_t>((t * kHeads + head) * kDim + d)] -
+                            centre[head * kDim + d]);
+            }
+            std::vector<float> kept = OfDefinition(format, row);
+            if (t == 0 && sink_rows == 1) {
+              std::vector<float> missed;
+              for (size_t d = 0; d < row.size(); ++d) missed.push_back(row[d] - kept[d]);
+              const std::vector<float> second = OfDefinition(format, missed);
+              for (size_t d = 0; d < row.size(); ++d) kept[d] += second[d];
+            }
+            for (int d = 0; d < kDim; ++d) {
+              ASSERT_EQ(back[static_cast<size_t>(head * kDim + d)],
+                        kept[static_cast<size_t>(d)] + centre[head * kDim + d])
+                  << "token " << t << " head " << head << " channel " << d;
+            }
+          };
+          check(k, layer.k_centre, k_back);
+          check(v, layer.v_centre, v_back);
         }
       }
     }
@@ -156,6 +232,37 @@ TEST(KvStoreTest, BytesLieWhereTheLayoutSays) {
   EXPECT_EQ(nonzero, 6u);
 }
 
+TEST(KvStoreTest, Int8BytesLieWhereTheLayoutSays) {
+  size_t page_bytes = 0;
+  KvLayerView layer = TestLayer(KvFormat::kGqaInt8c, 2, 32, 32, &page_bytes);
+  layer.sink_rows = 1;
+  ASSERT_EQ(layer.k_scale_offset, 64u + 2048);
+  ASSERT_EQ(layer.v_offset, 64u + 2048 + 128);
+  ASSERT_EQ(page_bytes, 64u + 2048 + 128 + 2048 + 128);
+  std::vector<float> k(64, 0.0f);
+  std::vector<float> v(64, 0.0f);
+  k[32 + 9] = 63.5f;  // head 1, d = 9
+  v[32 + 9] = -63.5f;
+  v[32 + 10] = 0.6f;
+  TestPages pages(layer, page_bytes, 32);
+  StoreKv(IsaPath::kReference, layer, pages.table(), 0, {k.data(), v.data(), 64, 64}, 0, 1);
+  const std::byte* page = pages.table()[0];
+  const auto scale = [&](uint32_t component, size_t row) {
+    uint16_t bits;
+    std::memcpy(&bits, page + component + row * 2, 2);
+    return Bf16ToFloat(bits);
+  };
+  // 63.5 / 127 = 0.5: scale 0.5, code 127, at slot 1 of head 1. What is missed of v is 0.6 - 0.5.
+  EXPECT_EQ(page[64 + 1 * 32 * 32 + 2 * 64 + 1 * 4 + 1], std::byte{127});
+  EXPECT_EQ(page[layer.v_offset + (32 + 1) * 32 + 9], std::byte{0x81});
+  EXPECT_EQ(page[layer.v_offset + (32 + 1) * 32 + 10], std::byte{1});
+  EXPECT_EQ(scale(layer.k_scale_offset, 32 + 1), 0.5f);
+  EXPECT_EQ(scale(layer.v_scale_offset, 32 + 1), 0.5f);
+  EXPECT_EQ(scale(layer.k_scale_offset, 32), 1.0f);  // nothing is missed of k
+  EXPECT_NEAR(scale(layer.v_scale_offset, 32), 0.1f / 127, 1e-5f);
+  EXPECT_EQ(static_cast<int8_t>(page[layer.v_offset + 32 * 32 + 10]), 127);
+}
+
 TEST(KvStoreTest, RowsMayBeStridedAndStoredInPieces) {
   size_t page_bytes = 0;
   const KvLayerView layer = TestLayer(KvFormat::kGqaFp8, 2, 32, 16, &page_bytes);
@@ -177,6 +284,11 @@ TEST(KvStoreDeathTest, RefusesShapesItCannotLayOut) {
   EXPECT_DEATH(
       StoreKv(IsaPath::kReference, layer, pages.table(), 0, {row.data(), row.data(), 24, 24}, 0, 1),
       "head_dim 24");
+  KvLayerView centred = TestLayer(KvFormat::kGqaFp8c, 1, 32, 16, &page_bytes);
+  centred.sink_rows = 2;
+  EXPECT_DEATH(StoreKv(IsaPath::kReference, centred, pages.table(), 0,
+                       {row.data(), row.data(), 24, 24}, 0, 1),
+               "sink_rows 2");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ kv::LayoutSpec GqaLayoutSpec(const model::ModelConfig& config, kernels::KvFormat
   kv::LayoutSpec spec;
   spec.format = format;
   spec.page_tokens = page_tokens;
+  spec.sink_rows = kernels::IsCentred(format) ? 1 : 0;
   spec.layers = static_cast<uint32_t>(config.layers);
   spec.kv_heads = static_cast<uint32_t>(config.kv_heads);
   spec.head_dim = static_cast<uint32_t>(config.head_dim);
