@@ -89,7 +89,7 @@ absl::StatusOr<request::SampledToken> FromProto(const v1::SampledToken& token,
   }
   request::SampledToken out;
   if (!known(token.token()) || std::isnan(token.logprob())) {
-    return absl::InvalidArgumentError(absl::StrCat("first token ", token.token(),
+    return absl::InvalidArgumentError(absl::StrCat("token ", token.token(),
                                                    " with log-probability ", token.logprob(),
                                                    " in a vocabulary of ", vocabulary));
   }

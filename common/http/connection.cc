@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/ids.h"
 #include "boost/asio/buffer.hpp"
 #include "boost/asio/post.hpp"
 #include "boost/asio/write.hpp"
@@ -25,7 +26,6 @@ namespace bhttp = boost::beast::http;
 
 // Requests that may wait behind the one in progress, in bytes; beyond it nothing is read.
 constexpr size_t kPipelineBytesMax = 16 << 10;
-constexpr size_t kRequestIdBytesMax = 128;
 // Bytes that the kernel may hold unsent: without it megabytes pass before a slow reader is noticed.
 constexpr int kUnsentBytesMax = 128 << 10;
 constexpr absl::Duration kLingerTimeout = absl::Seconds(2);

@@ -84,17 +84,6 @@ v1::SamplingSpec ToProto(const request::SamplingParams& params) {
   return spec;
 }
 
-request::SampledToken ToToken(const v1::SampledToken& token) {
-  request::SampledToken result;
-  result.token = static_cast<request::TokenId>(token.token());
-  result.logprob = token.logprob();
-  result.logits_hash = token.logits_hash();
-  for (const v1::TokenLogprob& top : token.top()) {
-    result.top.push_back({static_cast<request::TokenId>(top.token()), top.logprob()});
-  }
-  return result;
-}
-
 absl::StatusOr<request::FinishReason> ParseFinishReason(absl::string_view name) {
   for (auto reason : {request::FinishReason::kNone, request::FinishReason::kStop, request::FinishReason::kLength}) {
     if (request::FinishReasonName(reason) == name) return reason;

@@ -37,10 +37,8 @@ v1::SamplingSpec ToProto(const request::SamplingParams& params);
 // Sampled tokens and page layouts travel between workers too: those conversions are handoff's.
 using handoff::FromProto;
 using handoff::ToProto;
-request::SampledToken ToToken(const v1::SampledToken& token);
 // "" , "stop" and "length"; anything else is INVALID_ARGUMENT.
 absl::StatusOr<request::FinishReason> ParseFinishReason(absl::string_view name);
-
 
 cluster::LoadReport ToLoad(const v1::WorkerLoad& load);
 v1::WorkerLoad ToProto(const handoff::WorkerLoad& load);

@@ -35,6 +35,7 @@ absl::Status Nonsense(const WorkerId& worker, const absl::Status& status) {
 struct WorkerStub {
   Incarnation incarnation;
   std::string address;
+  request::TokenId vocabulary = 0;  // what its tokens are checked against
   std::shared_ptr<v1::Prefill::Stub> prefill;
   std::shared_ptr<v1::Decode::Stub> decode;
 };
@@ -112,7 +113,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     *request.mutable_sampling() = rpc::ToProto(call.sampling);
     *request.mutable_grant() = std::move(call.grant);
     const handoff::CallId id = NextId();
-    auto reader = std::make_unique<PrefillReader>(loop_, state_, id, worker, StubOf(worker).incarnation, std::move(events));
+    auto reader = std::make_unique<PrefillReader>(loop_, state_, id, worker, StubOf(worker), std::move(events));
     Stream<v1::PrefillRequest, v1::PrefillEvent>(
         worker, id, std::move(request), call.context.deadline, std::move(reader),
            [](const WorkerStub& stub, auto* c, auto* q, auto* reactor) { stub.prefill->async()->Run(c, q, reactor); });
@@ -128,7 +129,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     rpc::AddTokens(call.emitted, request.mutable_emitted());
     *request.mutable_sampling() = rpc::ToProto(call.sampling);
     const handoff::CallId id = NextId();
-    auto reader = std::make_unique<DecodeReader>(loop_, state_, id, worker, StubOf(worker).incarnation, std::move(events));
+    auto reader = std::make_unique<DecodeReader>(loop_, state_, id, worker, StubOf(worker), std::move(events));
     Stream<v1::DecodeRequest, v1::TokenBatch>(
         worker, id, std::move(request), call.context.deadline, std::move(reader),
            [](const WorkerStub& stub, auto* c, auto* q, auto* reactor) { stub.decode->async()->Generate(c, q, reactor); });
@@ -152,10 +153,11 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
   template <typename Message, typename Events>
   class Reader : public rpc::StreamReader<Message> {
    public:
-    Reader(std::shared_ptr<Loop> loop, std::shared_ptr<State> state, handoff::CallId id, WorkerId worker, Incarnation incarnation,
+    Reader(std::shared_ptr<Loop> loop, std::shared_ptr<State> state, handoff::CallId id, WorkerId worker, const WorkerStub& stub,
            std::unique_ptr<Events> events)
-        : loop_(std::move(loop)), shared_(std::make_shared<Shared>(Shared{std::move(state), id, std::move(worker), incarnation,
-                                                               std::move(events), {}, 0, {}})) {}
+        : loop_(std::move(loop)),
+          shared_(std::make_shared<Shared>(Shared{std::move(state), id, std::move(worker), stub.incarnation, stub.vocabulary,
+                                                  std::move(events), {}, 0, {}})) {}
     void OnMessage(Message message) override {
       loop_->Post([shared = shared_, message = std::move(message)] {
         if (!shared->state->closed) Handle(*shared, message);
@@ -176,6 +178,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
       handoff::CallId id;
       WorkerId worker;
       Incarnation incarnation;
+      request::TokenId vocabulary;
       std::unique_ptr<Events> events;
       engine::SequenceStats stats;
       uint64_t transferred_bytes = 0;
@@ -196,7 +199,9 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
         case v1::PrefillEvent::kFirstToken: {
           const auto finish = rpc::ParseFinishReason(event.first_token().finish_reason());
           if (!finish.ok()) return Refuse(shared, finish.status());
-          return shared.events->OnFirstToken(rpc::ToToken(event.first_token().token()), *finish);
+          auto token = rpc::FromProto(event.first_token().token(), shared.vocabulary);
+          if (!token.ok()) return Refuse(shared, token.status());
+          return shared.events->OnFirstToken(*std::move(token), *finish);
         }
         case v1::PrefillEvent::kDone:
           ReportLoad(shared, event.done().load());
@@ -216,8 +221,9 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
       if (!finish.ok()) return Refuse(shared, finish.status());
       for (int i = 0; i < batch.tokens_size() && shared.events != nullptr; ++i) {
         const bool last = i + 1 == batch.tokens_size();
-        shared.events->OnToken(batch.position() + static_cast<uint32_t>(i),
-                               rpc::ToToken(batch.tokens(i)),
+        auto token = rpc::FromProto(batch.tokens(i), shared.vocabulary);
+        if (!token.ok()) return Refuse(shared, token.status());
+        shared.events->OnToken(batch.position() + static_cast<uint32_t>(i), *std::move(token),
                                last ? *finish : request::FinishReason::kNone);
       }
       shared.stats.recomputed_tokens = std::max(shared.stats.recomputed_tokens, batch.recomputed_tokens());
@@ -254,7 +260,8 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     if (stub.prefill == nullptr || stub.address != address || stub.incarnation != incarnation) {
       if (!stub.address.empty() && stub.address != address) channels_.Drop(stub.address);
       const auto channel = channels_.Get(address);
-      stub = {incarnation, address, v1::Prefill::NewStub(channel), v1::Decode::NewStub(channel)};
+      const auto vocabulary = known == nullptr ? 0 : static_cast<request::TokenId>(known->description.vocabulary);
+      stub = {incarnation, address, vocabulary, v1::Prefill::NewStub(channel), v1::Decode::NewStub(channel)};
     }
     return stub;
   }
