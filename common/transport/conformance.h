@@ -1,5 +1,4 @@
-// What the tests of all backends share: two transports in this process and records of what they
-// report. Tests only.
+// What the tests of all backends share: two transports in this process. Tests only.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,54 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "base/certificates/trial_folder.h"
 #include "base/clock.h"
-#include "base/random.h"
 #include "transport/factory.h"
 #include "transport/loopback.h"
+#include "transport/recorder.h"
 #include "transport/transport.h"
 #include "transport/wait.h"
 
 namespace sluice::transport {
-
-struct Received {
-  EndpointId from;
-  std::string header;
-  std::vector<uint8_t> payload;
-};
-
-class Recorder final : public Events {
- public:
-  void OnMessage(EndpointId from, absl::string_view header,
-                 absl::Span<const uint8_t> payload) override {
-    EXPECT_FALSE(IsDown(from)) << "a message after the end";
-    messages.push_back({from, std::string(header), {payload.begin(), payload.end()}});
-  }
-  void OnFetchDone(FetchId fetch, const absl::Status& status) override {
-    for (const auto& [other, ended] : fetches) EXPECT_NE(other, fetch) << "reported twice";
-    fetches.emplace_back(fetch, status);
-    fetches_after_down += !down.empty();
-  }
-  void OnPeerDown(EndpointId endpoint, const absl::Status& reason) override {
-    EXPECT_FALSE(IsDown(endpoint)) << "reported twice";
-    EXPECT_FALSE(reason.ok());
-    down.push_back(endpoint);
-  }
-  bool IsDown(EndpointId endpoint) const {
-    return std::find(down.begin(), down.end(), endpoint) != down.end();
-  }
-
-  std::vector<Received> messages;
-  std::vector<std::pair<FetchId, absl::Status>> fetches;
-  std::vector<EndpointId> down;
-  int fetches_after_down = 0;
-};
-
-inline std::vector<uint8_t> Bytes(size_t size, uint64_t seed) {
-  std::vector<uint8_t> bytes(size);
-  for (size_t i = 0; i < size; ++i)
-    bytes[i] = static_cast<uint8_t>(Mix64(seed + i / 7) >> (i % 7 * 8));
-  return bytes;
-}
 
 class Conformance : public testing::TestWithParam<std::string> {
  protected:
@@ -70,6 +30,7 @@ class Conformance : public testing::TestWithParam<std::string> {
     options.trusted_network = true;
     options.limits = limits;
     options.loopback = &network_;
+    options.certificates = certificates_.Of(ServiceRole::kDecode);
     auto transport = CreateTransport(options);
     EXPECT_TRUE(transport.ok()) << transport.status();
     return transport.ok() ? std::move(*transport) : nullptr;
@@ -111,6 +72,7 @@ class Conformance : public testing::TestWithParam<std::string> {
   bool CanFetch() const { return a_->capabilities().true_get; }
 
   SystemClock clock_;
+  const TrialFolder certificates_ = TrialFolder::Create().value();
   LoopbackNetwork network_;
   std::unique_ptr<Transport> a_;
   std::unique_ptr<Transport> b_;

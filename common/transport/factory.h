@@ -8,13 +8,14 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/certificates/service_identity.h"
 #include "transport/loopback.h"
 #include "transport/transport.h"
 
 namespace sluice::transport {
 
 struct TransportOptions {
-  // In order of preference: "ucx-shm", "ucx-rdma", "ucx-tcp", "loopback".
+  // In order of preference: "ucx-shm", "ucx-rdma", "ucx-tcp", "tls", "loopback".
   std::vector<std::string> backends = {"ucx-shm"};
   // Network devices that UCX may use and listen on, comma-separated.
   std::string net_devices = "lo";
@@ -25,6 +26,11 @@ struct TransportOptions {
   Limits limits;
   // Needed by "loopback"; must outlive the transport. Its own limits apply.
   LoopbackNetwork* loopback = nullptr;
+  // Needed by "tls": its own certificate and the authorities of its peers.
+  CertificateFiles certificates;
+  // IP:PORT of "tls", and the IP address that peers reach it at; empty: that of `tls_listen`.
+  std::string tls_listen = "127.0.0.1:0";
+  std::string tls_advertise;
 };
 
 struct Backend {

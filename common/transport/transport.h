@@ -2,6 +2,7 @@
 // memory.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -34,8 +35,28 @@ struct Limits {
 inline constexpr size_t kAddressBytesMax = 4096;
 inline constexpr size_t kRemoteKeyBytesMax = 1024;
 
+// Why a connection or a message from the network was refused.
+enum class Refusal {
+  kUnauthenticated,  // no certificate of ours, or no TLS at all
+  kForbidden,        // a certificate whose role may not move pages
+  kMalformed,        // not our protocol, or too large
+  kTimeout,          // silent instead of introducing itself
+  kCrowded,          // no room for another
+  kLeft,             // closed before it had introduced itself
+};
+inline constexpr std::array<Refusal, 6> kRefusals = {Refusal::kUnauthenticated, Refusal::kForbidden,
+                                                     Refusal::kMalformed,       Refusal::kTimeout,
+                                                     Refusal::kCrowded,         Refusal::kLeft};
+
+// Label of metrics.
+constexpr absl::string_view RefusalName(Refusal refusal) {
+  constexpr std::array<absl::string_view, kRefusals.size()> kNames = {
+      "unauthenticated", "forbidden", "malformed", "timeout", "crowded", "left"};
+  return kNames[static_cast<size_t>(refusal)];
+}
+
 struct Capabilities {
-  std::string name;  // label of metrics: "loopback", "ucx-shm", "ucx-tcp"
+  std::string name;  // label of metrics: "loopback", "ucx-shm", "ucx-tcp", "tls"
   // Fetch works: the backend reads remote memory by itself. Otherwise offers carry their bytes
   // (Send with a payload).
   bool true_get = false;
@@ -100,6 +121,9 @@ class Transport {
   // Ends a connection: the next Polls report its fetches, then OnPeerDown. Messages still queued
   // may be lost. Idempotent.
   virtual void Close(EndpointId endpoint) = 0;
+
+  // How much was refused since the start. Thread-safe.
+  virtual uint64_t refused(Refusal /*reason*/) const { return 0; }
 
   // Handles everything that is ready. Returns true if there was something.
   virtual bool Poll(Events& events) = 0;

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/certificates/trial_folder.h"
 #include "base/clock.h"
 #include "transport/factory.h"
 #include "transport/measure.h"
@@ -23,6 +24,8 @@ void Run(benchmark::State& state, const std::string& backend, Measure measure,
   options.backends = {backend};
   options.trusted_network = true;
   options.loopback = &network;
+  const absl::StatusOr<TrialFolder> certificates = TrialFolder::Create();
+  if (certificates.ok()) options.certificates = certificates->Of(ServiceRole::kDecode);
   MeasureOptions what;
   what.piece_bytes = static_cast<size_t>(state.range(0));
   what.region_bytes = region_bytes;
@@ -52,7 +55,7 @@ void Register() {
           ->Iterations(3)
           ->Unit(benchmark::kMillisecond);
     };
-    if (backend.name != "ucx-tcp") {
+    if (backend.name != "ucx-tcp" && backend.name != "tls") {
       add("fetch/cache", MeasureFetch, kInCache);
       add("fetch/memory", MeasureFetch, kInMemory);
     }

@@ -1,6 +1,7 @@
 // The other process of the conformance tests: offers a region, answers what it is sent, until it is
 // told to end or killed.
-//   transport_peer BACKEND   prints "ADDRESS KEY" in hex; region byte i is PatternByte(i)
+//   transport_peer BACKEND CERTIFICATES   prints "ADDRESS KEY" in hex; region byte i is
+//   PatternByte(i); CERTIFICATES is a folder with tls.crt, tls.key and ca.crt
 #include <cstdio>
 #include <string>
 
@@ -36,10 +37,11 @@ class Echo final : public Events {
   Transport& transport_;
 };
 
-int Main(const std::string& backend) {
+int Main(const std::string& backend, const std::string& certificates) {
   TransportOptions options;
   options.backends = {backend};
   options.trusted_network = true;
+  options.certificates = CertificateFilesIn(certificates);
   auto transport = CreateTransport(options);
   if (!transport.ok()) {
     std::fprintf(stderr, "%s\n", std::string(transport.status().message()).c_str());
@@ -62,4 +64,6 @@ int Main(const std::string& backend) {
 }  // namespace
 }  // namespace sluice::transport
 
-int main(int argc, char** argv) { return argc == 2 ? sluice::transport::Main(argv[1]) : 2; }
+int main(int argc, char** argv) {
+  return argc == 3 ? sluice::transport::Main(argv[1], argv[2]) : 2;
+}

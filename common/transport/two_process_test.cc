@@ -22,15 +22,15 @@ namespace {
 // A peer in a process of its own. Killed in the destructor if it still runs.
 class PeerProcess {
  public:
-  explicit PeerProcess(const std::string& backend) {
+  PeerProcess(const std::string& backend, const std::string& certificates) {
     int out[2];
     if (pipe(out) != 0) return;
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
     posix_spawn_file_actions_addclose(&actions, out[0]);
-    std::string program = SLUICE_TRANSPORT_PEER, name = backend;
-    char* arguments[] = {program.data(), name.data(), nullptr};
+    std::string program = SLUICE_TRANSPORT_PEER, name = backend, folder = certificates;
+    char* arguments[] = {program.data(), name.data(), folder.data(), nullptr};
     const bool spawned =
         posix_spawn(&pid_, program.c_str(), &actions, nullptr, arguments, environ) == 0;
     posix_spawn_file_actions_destroy(&actions);
@@ -82,7 +82,7 @@ class TwoProcesses : public Conformance {
 };
 
 TEST_P(TwoProcesses, EchoAndFetch) {
-  PeerProcess peer(GetParam());
+  PeerProcess peer(GetParam(), certificates_.FolderOf(ServiceRole::kPrefill));
   const EndpointId to = ConnectTo(peer);
   std::vector<uint8_t> local(kPeerRegionBytes);
   if (CanFetch()) {  // also before any message
@@ -104,7 +104,7 @@ TEST_P(TwoProcesses, EchoAndFetch) {
 }
 
 TEST_P(TwoProcesses, APeerThatClosesIsDownAndCanBeReachedAgain) {
-  PeerProcess peer(GetParam());
+  PeerProcess peer(GetParam(), certificates_.FolderOf(ServiceRole::kPrefill));
   for (int i = 0; i < 3; ++i) {
     const EndpointId to = ConnectTo(peer);
     ASSERT_TRUE(a_->Send(to, "close", {}).ok());
@@ -113,7 +113,7 @@ TEST_P(TwoProcesses, APeerThatClosesIsDownAndCanBeReachedAgain) {
 }
 
 TEST_P(TwoProcesses, AKilledIdlePeerIsDown) {
-  PeerProcess peer(GetParam());
+  PeerProcess peer(GetParam(), certificates_.FolderOf(ServiceRole::kPrefill));
   const EndpointId to = ConnectTo(peer);
   ASSERT_TRUE(a_->Send(to, "hello", {}).ok());
   ASSERT_TRUE(Until([&] { return at_a_.messages.size() == 1; }));
@@ -123,7 +123,7 @@ TEST_P(TwoProcesses, AKilledIdlePeerIsDown) {
 }
 
 TEST_P(TwoProcesses, APeerKilledInTheMiddleEndsEverything) {
-  PeerProcess peer(GetParam());
+  PeerProcess peer(GetParam(), certificates_.FolderOf(ServiceRole::kPrefill));
   const EndpointId to = ConnectTo(peer);
   std::vector<uint8_t> local(kPeerRegionBytes);
   size_t fetches = 0, sent = 0;
@@ -140,7 +140,7 @@ TEST_P(TwoProcesses, APeerKilledInTheMiddleEndsEverything) {
   ASSERT_TRUE(Until([&] { return at_a_.IsDown(to); }));
   EXPECT_EQ(at_a_.fetches.size(), fetches);
   EXPECT_EQ(at_a_.fetches_after_down, 0);
-  PeerProcess next(GetParam());
+  PeerProcess next(GetParam(), certificates_.FolderOf(ServiceRole::kPrefill));
   const EndpointId again = ConnectTo(next);
   at_a_.messages.clear();
   ASSERT_TRUE(a_->Send(again, "hello", {}).ok());
@@ -148,7 +148,7 @@ TEST_P(TwoProcesses, APeerKilledInTheMiddleEndsEverything) {
 }
 
 TEST_P(TwoProcesses, ConnectingToTheDeadEnds) {
-  PeerProcess peer(GetParam());
+  PeerProcess peer(GetParam(), certificates_.FolderOf(ServiceRole::kPrefill));
   peer.Kill();
   const absl::StatusOr<EndpointId> to = a_->Connect(peer.address());
   if (!to.ok()) {
@@ -159,12 +159,11 @@ TEST_P(TwoProcesses, ConnectingToTheDeadEnds) {
   ASSERT_TRUE(Until([&] { return at_a_.IsDown(*to); }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ucx, TwoProcesses,
+INSTANTIATE_TEST_SUITE_P(All, TwoProcesses,
                          testing::ValuesIn(BackendsThat([](const std::string& name) {
-                           return name == "ucx-shm" || name == "ucx-tcp";
+                           return name == "ucx-shm" || name == "ucx-tcp" || name == "tls";
                          })),
                          TestName);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TwoProcesses);
 
 }  // namespace
 }  // namespace sluice::transport

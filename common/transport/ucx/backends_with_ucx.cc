@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "transport/factory.h"
 #include "transport/loopback_backend.h"
+#include "transport/tls/tls_backend.h"
 #include "transport/ucx/ucx_transport.h"
 
 namespace sluice::transport {
@@ -32,7 +33,8 @@ Backend Ucx(const std::string& name, const std::string& description, UcxOptions:
 std::vector<Backend> BuiltBackends() {
   return {Ucx("ucx-shm", "workers of one host, shared memory", UcxOptions::Kind::kShm),
           Ucx("ucx-rdma", "InfiniBand or RoCE; needs trusted_network", UcxOptions::Kind::kRdma),
-          Ucx("ucx-tcp", "TCP; needs trusted_network", UcxOptions::Kind::kTcp), LoopbackBackend()};
+          Ucx("ucx-tcp", "TCP; needs trusted_network", UcxOptions::Kind::kTcp), TlsBackend(),
+          LoopbackBackend()};
 }
 
 }  // namespace sluice::transport

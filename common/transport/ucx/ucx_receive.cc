@@ -50,7 +50,8 @@ void UcxTransport::HandleArrivals() {
   while (!arrivals_.empty()) {
     std::unique_ptr<UcxArrival> arrival = std::move(arrivals_.front());
     arrivals_.pop_front();
-    if (!HandleArrival(std::move(arrival)).ok()) ++dropped_messages_;
+    if (!HandleArrival(std::move(arrival)).ok())
+      dropped_messages_.fetch_add(1, std::memory_order_relaxed);
   }
 }
 

@@ -2,6 +2,7 @@
 // allocated.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -15,7 +16,7 @@
 #include "base/ids.h"
 #include "transport/private_memory.h"
 #include "transport/transport.h"
-#include "transport/ucx/buffer_pool.h"
+#include "transport/buffer_pool.h"
 
 namespace sluice::transport {
 
@@ -62,8 +63,10 @@ class UcxTransport final : public Transport {
   int EventFd() const override;
   bool PrepareSleep() override;
 
-  // Messages that were no messages of ours, or of a connection that has ended.
-  uint64_t dropped_messages() const { return dropped_messages_; }
+  // kMalformed: messages that were no messages of ours, or of a connection that has ended.
+  uint64_t refused(Refusal reason) const override {
+    return reason == Refusal::kMalformed ? dropped_messages_.load(std::memory_order_relaxed) : 0;
+  }
 
  private:
   struct Report {
@@ -128,7 +131,7 @@ class UcxTransport final : public Transport {
   size_t idle_looks_ = 0;       // since the last one
   uint64_t last_endpoint_ = 0;
   uint64_t last_fetch_ = 0;
-  uint64_t dropped_messages_ = 0;
+  std::atomic<uint64_t> dropped_messages_ = 0;
 };
 
 }  // namespace sluice::transport

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/certificates/trial_folder.h"
 #include "base/status_macros.h"
 #include "model/model_files.h"
 #include "services/text_model/text_model.h"
@@ -84,6 +85,8 @@ std::vector<TransportProbe> ProbeTransports(const Clock& clock) {
   measure.timeout = absl::Seconds(10);
   transport::TransportOptions options;
   options.trusted_network = true;  // both ends are this process, on the loopback interface
+  const absl::StatusOr<TrialFolder> certificates = TrialFolder::Create();
+  if (certificates.ok()) options.certificates = certificates->Of(ServiceRole::kDecode);
   std::vector<TransportProbe> probes;
   for (const transport::Backend& backend : transport::BuiltBackends()) {
     if (backend.name == "loopback") continue;  // a network inside one process

@@ -1,4 +1,4 @@
-#include "transport/ucx/buffer_pool.h"
+#include "transport/buffer_pool.h"
 
 #include <bit>
 #include <utility>
