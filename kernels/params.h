@@ -14,6 +14,11 @@ enum class KvFormat : uint8_t {
              // scales [H][P] UE8M0.
   kGqaFp8c,  // As kGqaFp8, centred, with a second term.
   kGqaInt8c,  // As kGqaFp8c with int8 codes and bf16 scales: value = code * scale.
+  // Of latent attention only (MlaLayerView), as are kF32 and kBf16 in its own component order:
+  kMlaFp8,       // latent codes [P][L] e4m3, rope codes [P][R] int8, latent scales [P] UE8M0, rope
+                 // scales [P] bf16
+  kMlaFp8Tiles,  // [P][L e4m3 | ceil(L/128) x f32 | R bf16], a scale for each 128 of the latent;
+                 // L = 512 and R = 64 give the 656 bytes a token of FlashMLA
 };
 
 // How a format writes a value of K or V.
@@ -30,6 +35,9 @@ static constexpr KvCode KvCodeOf(KvFormat format) {
       return KvCode::kE4m3;
     case KvFormat::kGqaInt8c:
       return KvCode::kInt8;
+    case KvFormat::kMlaFp8:
+    case KvFormat::kMlaFp8Tiles:
+      break;  // latents: not K and V
   }
   return KvCode::kF32;
 }
@@ -68,6 +76,30 @@ struct KvLayerView {
   uint32_t v_offset = 0;
   uint32_t v_scale_offset = 0;
 };
+
+// The same for multi-head latent attention, where all heads share one row per token: a latent of L
+// elements, which is both key and value, and a rotated key of R elements (halves, not
+// interleaved). kF32 and kBf16: latent [P][L], rope [P][R]. Needs: page_tokens, latent and rope
+// multiples of 16.
+struct MlaLayerView {
+  KvFormat format = KvFormat::kF32;
+  int page_tokens = 0;
+  int latent = 0;
+  int rope = 0;
+  uint32_t latent_offset = 0;  // kMlaFp8Tiles: of the whole rows; the other offsets are not read
+  uint32_t rope_offset = 0;
+  uint32_t latent_scale_offset = 0;  // kMlaFp8
+  uint32_t rope_scale_offset = 0;    // kMlaFp8
+
+  int width() const { return latent + rope; }
+};
+
+// Elements of the latent that share a scale in kMlaFp8Tiles.
+inline constexpr int kMlaScaleTile = 128;
+// Bytes of one token of kMlaFp8Tiles.
+inline constexpr int64_t MlaTilesRowBytes(int latent, int rope) {
+  return latent + 4 * ((latent + kMlaScaleTile - 1) / kMlaScaleTile) + 2 * rope;
+}
 
 // The slot that holds `position` of a sequence: page `slot / page_tokens` of its block table, row
 // `slot % page_tokens`. The only place that knows this mapping.

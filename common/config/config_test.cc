@@ -36,7 +36,7 @@ TEST(Config, ReadsAFileFillsDefaultsAndAppliesOverridesLast) {
   EXPECT_EQ(config->model().served_name(), "SmolLM2.Q4_1");
   EXPECT_EQ(config->engine().threads(), 3u);
   EXPECT_EQ(config->engine().kv_format(), "bf16");
-  EXPECT_EQ(config->engine().page_tokens(), 32u);
+  EXPECT_FALSE(config->engine().has_page_tokens());
   EXPECT_EQ(config->transport().backends_size(), 2);
   EXPECT_EQ(config->service().name(), "d0");
   EXPECT_TRUE(config->service().log_json());
@@ -69,7 +69,7 @@ TEST(Config, EveryMistakeIsNamed) {
       {"model: {path: toy}\nengine: {threads: [1]}\n", "engine.threads must be a whole number"},
       {"model: {path: toy}\nengine: {threads: 257}\n", "engine.threads is 257; it must be in 1..256"},
       {"model: {path: toy}\nengine: {threads: 0}\n", "it must be in 1..256"},
-      {"model: {path: toy}\nengine: {kv_format: fp4}\n", "it must be one of f32, bf16, gqa_fp8"},
+      {"model: {path: toy}\nengine: {kv_format: fp4}\n", "it must be one of auto, f32, bf16, gqa_fp8, mla_fp8, mla_fp8_656"},
       {"model: {path: toy}\nengine: {page_tokens: 33}\n", "must be a multiple of 16"},
       {"model: {path: toy}\nengine: 5\n", "engine must be a group of settings"},
       {"model: {path: toy}\nservice: {log_json: yes}\n", "must be true or false, not \"yes\""},

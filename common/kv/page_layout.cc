@@ -19,12 +19,38 @@ constexpr std::pair<KvFormat, absl::string_view> kFormatNames[] = {
     {KvFormat::kBf16, "bf16"},
     {KvFormat::kGqaFp8, "gqa_fp8"},
     {KvFormat::kGqaFp8c, "gqa_fp8c"},
-    {KvFormat::kGqaInt8c, "gqa_int8c"}};
+    {KvFormat::kGqaInt8c, "gqa_int8c"},
+    {KvFormat::kMlaFp8, "mla_fp8"},
+    {KvFormat::kMlaFp8Tiles, "mla_fp8_656"}};
 
 uint64_t Padded(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
+// Whether a format stores this kind of cache.
+bool Fits(KvFormat format, KvKind kind) {
+  if (format == KvFormat::kF32 || format == KvFormat::kBf16) return true;
+  return (format == KvFormat::kMlaFp8 || format == KvFormat::kMlaFp8Tiles) == (kind == KvKind::kLatent);
+}
+
+// Bytes of the components of one layer, in order: latents, rotated keys, latent scales, rotated scales.
+std::array<uint64_t, 4> LatentBytes(const LayoutSpec& spec) {
+  const uint64_t rows = spec.page_tokens, latent = spec.head_dim, rope = spec.rope_dim;
+  switch (spec.format) {
+    case KvFormat::kF32: return {Padded(rows * latent * 4), Padded(rows * rope * 4), 0, 0};
+    case KvFormat::kBf16: return {Padded(rows * latent * 2), Padded(rows * rope * 2), 0, 0};
+    case KvFormat::kMlaFp8: return {Padded(rows * latent), Padded(rows * rope), Padded(rows), Padded(rows * 2)};
+    case KvFormat::kMlaFp8Tiles: {
+      const int64_t row = kernels::MlaTilesRowBytes(static_cast<int>(latent), static_cast<int>(rope));
+      return {Padded(rows * static_cast<uint64_t>(row)), 0, 0, 0};
+    }
+    case KvFormat::kGqaFp8:
+    case KvFormat::kGqaFp8c:
+    case KvFormat::kGqaInt8c: break;
+  }
+  return {};
+}
+
 // Bytes of the components of one layer, in order: K, K scales, V, V scales.
-std::array<uint64_t, 4> ComponentBytes(const LayoutSpec& spec) {
+std::array<uint64_t, 4> HeadBytes(const LayoutSpec& spec) {
   const uint64_t rows = uint64_t{spec.kv_heads} * spec.page_tokens;
   const uint64_t values = rows * spec.head_dim;
   switch (spec.format) {
@@ -33,8 +59,31 @@ std::array<uint64_t, 4> ComponentBytes(const LayoutSpec& spec) {
     case KvFormat::kGqaFp8:
     case KvFormat::kGqaFp8c: return {Padded(values), Padded(rows), Padded(values), Padded(rows)};
     case KvFormat::kGqaInt8c: return {Padded(values), Padded(rows * 2), Padded(values), Padded(rows * 2)};
+    case KvFormat::kMlaFp8:
+    case KvFormat::kMlaFp8Tiles: break;
   }
   return {};
+}
+
+std::array<uint64_t, 4> ComponentBytes(const LayoutSpec& spec) {
+  return spec.kind() == KvKind::kLatent ? LatentBytes(spec) : HeadBytes(spec);
+}
+
+// Errors that a format of another kind, or a latent cache with heads, brings.
+absl::Status CheckKind(const LayoutSpec& spec) {
+  const bool latent = spec.kind() == KvKind::kLatent;
+  if (!Fits(spec.format, spec.kind())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "KV format '", KvFormatName(spec.format), "' is for ",
+        latent ? "keys and values per head, this model has latent attention; use mla_fp8, mla_fp8_656, bf16 or f32"
+               : "latent attention, this model has keys and values per head; use gqa_fp8, gqa_fp8c, gqa_int8c, bf16 or f32"));
+  }
+  if (latent && (spec.kv_heads != 1 || spec.sink_rows != 0 || spec.rope_dim % 16 != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("page layout: latent attention with kv_heads ", spec.kv_heads,
+                                                   ", sink_rows ", spec.sink_rows, ", rope_dim ", spec.rope_dim,
+                                                   "; it takes 1, 0 and a multiple of 16"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckRange(absl::string_view field, uint64_t value, uint64_t low, uint64_t high) {
@@ -47,7 +96,9 @@ absl::Status CheckSpec(const LayoutSpec& spec) {
   const std::pair<absl::string_view, std::array<uint64_t, 3>> ranges[] = {
       {"version", {spec.version, 1, 1}},       {"page_tokens", {spec.page_tokens, 16, 4096}},
       {"layers", {spec.layers, 1, 1024}},      {"kv_heads", {spec.kv_heads, 1, 1024}},
-      {"head_dim", {spec.head_dim, 16, 256}},  {"sink_rows", {spec.sink_rows, 0, kernels::IsCentred(spec.format) ? 1u : 16u}},
+      {"head_dim", {spec.head_dim, 16, spec.kind() == KvKind::kLatent ? 1024u : 256u}},
+      {"rope_dim", {spec.rope_dim, 0, 256}},
+      {"sink_rows", {spec.sink_rows, 0, kernels::IsCentred(spec.format) ? 1u : 16u}},
       {"shard.count", {spec.shard.count, 1, 1024}},
       {"shard.rank", {spec.shard.rank, 0, uint64_t{spec.shard.count} - (spec.shard.count > 0 ? 1 : 0)}}};
   for (const auto& [field, range] : ranges) {
@@ -59,13 +110,13 @@ absl::Status CheckSpec(const LayoutSpec& spec) {
                                                    spec.head_dim, " must be multiples of 16"));
   }
   if (spec.centre_digest.size() > 64) return absl::InvalidArgumentError("page layout: centre digest over 64 bytes");
-  return absl::OkStatus();
+  return CheckKind(spec);
 }
 
 std::string DescribeSpec(const LayoutSpec& spec, uint64_t page_bytes) {
   return absl::StrCat("{version ", spec.version, ", format ", KvFormatName(spec.format), ", page_tokens ",
                       spec.page_tokens, ", layers ", spec.layers, ", kv_heads ", spec.kv_heads, ", head_dim ",
-                      spec.head_dim, ", rope ", spec.rope_order == RopeOrder::kHalfSplit ? "half_split" : "interleaved",
+                      spec.head_dim, ", rope_dim ", spec.rope_dim, ", rope ", spec.rope_order == RopeOrder::kHalfSplit ? "half_split" : "interleaved",
                       ", sink_rows ", spec.sink_rows, ", centre ",
                       spec.centre_digest.empty() ? "none" : absl::BytesToHexString(spec.centre_digest), ", shard ",
                       spec.shard.rank, "/", spec.shard.count,
@@ -80,6 +131,10 @@ absl::string_view KvFormatName(KvFormat format) {
     if (value == format) return name;
   }
   return "unknown";
+}
+
+KvFormat DefaultKvFormat(KvKind kind) {
+  return kind == KvKind::kLatent ? KvFormat::kMlaFp8 : KvFormat::kGqaFp8;
 }
 
 absl::StatusOr<KvFormat> ParseKvFormat(absl::string_view name) {
@@ -112,7 +167,7 @@ absl::StatusOr<PageLayout> PageLayout::Make(const LayoutSpec& spec) {
 }
 
 kernels::KvLayerView PageLayout::LayerView(uint32_t layer) const {
-  SLUICE_DCHECK(layer < spec_.layers);
+  SLUICE_CHECK(layer < spec_.layers && spec_.kind() == KvKind::kHeads) << Describe();
   const std::array<uint64_t, 4> bytes = ComponentBytes(spec_);
   kernels::KvLayerView view;
   view.format = spec_.format;
@@ -124,6 +179,21 @@ kernels::KvLayerView PageLayout::LayerView(uint32_t layer) const {
   view.k_scale_offset = view.k_offset + static_cast<uint32_t>(bytes[0]);
   view.v_offset = view.k_scale_offset + static_cast<uint32_t>(bytes[1]);
   view.v_scale_offset = view.v_offset + static_cast<uint32_t>(bytes[2]);
+  return view;
+}
+
+kernels::MlaLayerView PageLayout::MlaView(uint32_t layer) const {
+  SLUICE_CHECK(layer < spec_.layers && spec_.kind() == KvKind::kLatent) << Describe();
+  const std::array<uint64_t, 4> bytes = ComponentBytes(spec_);
+  kernels::MlaLayerView view;
+  view.format = spec_.format;
+  view.page_tokens = static_cast<int>(spec_.page_tokens);
+  view.latent = static_cast<int>(spec_.head_dim);
+  view.rope = static_cast<int>(spec_.rope_dim);
+  view.latent_offset = kPageHeaderBytes + layer * layer_bytes_;
+  view.rope_offset = view.latent_offset + static_cast<uint32_t>(bytes[0]);
+  view.latent_scale_offset = view.rope_offset + static_cast<uint32_t>(bytes[1]);
+  view.rope_scale_offset = view.latent_scale_offset + static_cast<uint32_t>(bytes[2]);
   return view;
 }
 

@@ -20,18 +20,24 @@ struct Shard {
 
 enum class RopeOrder { kHalfSplit, kInterleaved };
 
+// A KV cache holds keys and values per head, or (latent attention) one row per token for all heads.
+enum class KvKind { kHeads, kLatent };
+
 // Everything that decides the bytes of a page. Plain input to PageLayout::Make.
 struct LayoutSpec {
   uint32_t version = 1;
   kernels::KvFormat format = kernels::KvFormat::kGqaFp8;
   uint32_t page_tokens = 32;
   uint32_t layers = 0;
-  uint32_t kv_heads = 0;
-  uint32_t head_dim = 0;
+  uint32_t kv_heads = 0;  // latent attention: 1
+  uint32_t head_dim = 0;  // latent attention: width of the latent
+  uint32_t rope_dim = 0;  // latent attention: width of the rotated key beside it; else 0
   RopeOrder rope_order = RopeOrder::kHalfSplit;
   uint32_t sink_rows = 0;
   std::string centre_digest;  // empty: keys and values are not centred
   Shard shard;
+
+  KvKind kind() const { return rope_dim > 0 ? KvKind::kLatent : KvKind::kHeads; }
 };
 
 // First bytes of every page. Written by the pool at allocation; compared before pages are attended.
@@ -54,7 +60,8 @@ struct ByteRange {
 class PageLayout {
  public:
   PageLayout() = default;
-  // Errors: INVALID_ARGUMENT for zero or absurd dimensions, page_tokens not a multiple of 16, or a page over 256 MiB.
+  // Errors: INVALID_ARGUMENT for zero or absurd dimensions, page_tokens not a multiple of 16, a format of another kind of
+  // attention, or a page over 256 MiB.
   static absl::StatusOr<PageLayout> Make(const LayoutSpec& spec);
 
   const LayoutSpec& spec() const { return spec_; }
@@ -62,8 +69,10 @@ class PageLayout {
   uint32_t page_bytes() const { return page_bytes_; }
   uint32_t layer_bytes() const { return layer_bytes_; }
 
-  // Where a layer's components lie, as kernels take it.
+  // Where a layer's components lie, as kernels take it: of keys and values per head, and of latent
+  // attention. CHECKs the kind.
   kernels::KvLayerView LayerView(uint32_t layer) const;
+  kernels::MlaLayerView MlaView(uint32_t layer) const;
   // The piece that layers [begin, end) of a page form.
   ByteRange PieceRange(uint32_t layer_begin, uint32_t layer_end) const;
   // Pages that hold `tokens` tokens, sink rows included.
@@ -83,7 +92,10 @@ class PageLayout {
   Id128 hash_;
 };
 
-// "f32", "bf16", "gqa_fp8", "gqa_fp8c", "gqa_int8c" and back. Errors: INVALID_ARGUMENT listing the known names.
+// The format that "auto" means: FP8 of this kind.
+kernels::KvFormat DefaultKvFormat(KvKind kind);
+
+// "f32", "bf16", "gqa_fp8", "gqa_fp8c", "gqa_int8c", "mla_fp8", "mla_fp8_656" and back. Errors: INVALID_ARGUMENT listing the known names.
 absl::string_view KvFormatName(kernels::KvFormat format);
 absl::StatusOr<kernels::KvFormat> ParseKvFormat(absl::string_view name);
 

@@ -70,6 +70,55 @@ TEST(PageLayout, ACentredLayoutHasOneSinkRowAtMost) {
   EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()), testing::HasSubstr("sink_rows is 2"));
 }
 
+LayoutSpec KimiSpec(kernels::KvFormat format) {
+  LayoutSpec spec;
+  spec.format = format;
+  spec.page_tokens = 64;
+  spec.layers = 61;
+  spec.kv_heads = 1;
+  spec.head_dim = 512;
+  spec.rope_dim = 64;
+  return spec;
+}
+
+TEST(PageLayout, LatentComponentsFollowEachOther) {
+  const auto layout = PageLayout::Make(KimiSpec(kernels::KvFormat::kMlaFp8));
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  const kernels::MlaLayerView view = layout->MlaView(1);
+  EXPECT_EQ(view.latent, 512);
+  EXPECT_EQ(view.rope, 64);
+  EXPECT_EQ(layout->layer_bytes(), 64u * (512 + 64 + 1 + 2));  // 579 a token
+  EXPECT_EQ(view.latent_offset, 64u + layout->layer_bytes());
+  EXPECT_EQ(view.rope_offset, view.latent_offset + 64 * 512);
+  EXPECT_EQ(view.latent_scale_offset, view.rope_offset + 64 * 64);
+  EXPECT_EQ(view.rope_scale_offset, view.latent_scale_offset + 64);
+  const auto tiles = PageLayout::Make(KimiSpec(kernels::KvFormat::kMlaFp8Tiles));
+  EXPECT_EQ(tiles->layer_bytes(), 64u * 656);
+  const auto bf16 = PageLayout::Make(KimiSpec(kernels::KvFormat::kBf16));
+  EXPECT_EQ(bf16->layer_bytes(), 64u * 1152);
+  EXPECT_GE(bf16->BytesPerToken() / layout->BytesPerToken(), 1.98);
+}
+
+TEST(PageLayout, RefusesAFormatOfAnotherKind) {
+  EXPECT_THAT(std::string(PageLayout::Make(KimiSpec(kernels::KvFormat::kGqaFp8)).status().message()),
+              testing::HasSubstr("use mla_fp8"));
+  LayoutSpec spec = SmolSpec();
+  spec.format = kernels::KvFormat::kMlaFp8;
+  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()), testing::HasSubstr("use gqa_fp8"));
+  // Rows without their rotated part, or with heads.
+  spec = KimiSpec(kernels::KvFormat::kMlaFp8);
+  spec.rope_dim = 0;
+  EXPECT_FALSE(PageLayout::Make(spec).ok());
+  spec = KimiSpec(kernels::KvFormat::kMlaFp8);
+  spec.kv_heads = 2;
+  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()), testing::HasSubstr("kv_heads 2"));
+  for (auto kind : {KvKind::kHeads, KvKind::kLatent}) {
+    spec = kind == KvKind::kHeads ? SmolSpec() : KimiSpec(kernels::KvFormat::kF32);
+    spec.format = DefaultKvFormat(kind);
+    EXPECT_TRUE(PageLayout::Make(spec).ok());
+  }
+}
+
 TEST(PageLayout, PagesCountSinkRows) {
   LayoutSpec spec = SmolSpec();
   EXPECT_EQ(PageLayout::Make(spec)->PagesFor(0), 0u);
@@ -92,6 +141,11 @@ TEST(PageLayout, EveryFieldChangesTheHash) {
   EXPECT_NE(changed([](LayoutSpec& s) { s.layers = 29; }), hash);
   EXPECT_NE(changed([](LayoutSpec& s) { s.kv_heads = 1; }), hash);
   EXPECT_NE(changed([](LayoutSpec& s) { s.head_dim = 128; }), hash);
+  EXPECT_NE(PageLayout::Make(KimiSpec(kernels::KvFormat::kBf16))->hash(), [] {
+    LayoutSpec spec = KimiSpec(kernels::KvFormat::kBf16);
+    spec.rope_dim = 32;
+    return PageLayout::Make(spec)->hash();
+  }());
   EXPECT_NE(changed([](LayoutSpec& s) { s.rope_order = RopeOrder::kInterleaved; }), hash);
   EXPECT_NE(changed([](LayoutSpec& s) { s.sink_rows = 1; }), hash);
   EXPECT_NE(changed([](LayoutSpec& s) { s.centre_digest = "x"; }), hash);
@@ -114,7 +168,8 @@ TEST(PageLayout, RefusesAbsurdShapesByName) {
 
 TEST(KvFormat, NamesRoundTrip) {
   for (auto format : {kernels::KvFormat::kF32, kernels::KvFormat::kBf16, kernels::KvFormat::kGqaFp8,
-                      kernels::KvFormat::kGqaFp8c, kernels::KvFormat::kGqaInt8c}) {
+                      kernels::KvFormat::kGqaFp8c, kernels::KvFormat::kGqaInt8c,
+                      kernels::KvFormat::kMlaFp8, kernels::KvFormat::kMlaFp8Tiles}) {
     EXPECT_EQ(*ParseKvFormat(KvFormatName(format)), format);
   }
   EXPECT_THAT(std::string(ParseKvFormat("fp4").status().message()), testing::HasSubstr("gqa_fp8"));

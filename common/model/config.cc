@@ -57,7 +57,7 @@ absl::Status CheckPerLayer(absl::string_view what, size_t entries, int32_t layer
 
 absl::Status CheckMla(const ModelConfig& config) {
   const MlaConfig& mla = *config.mla;
-  SLUICE_RETURN_IF_ERROR(CheckRanges({{"q_lora_rank", mla.q_lora_rank, kMaxRank},
+  SLUICE_RETURN_IF_ERROR(CheckRanges({{"q_lora_rank", mla.q_lora_rank, kMaxRank, 0},
                                       {"kv_lora_rank", mla.kv_lora_rank, kMaxRank},
                                       {"qk_nope_head_dim", mla.qk_nope_head_dim, kMaxHeadDim},
                                       {"qk_rope_head_dim", mla.qk_rope_head_dim, kMaxHeadDim},
@@ -72,7 +72,9 @@ absl::Status CheckDsa(const ModelConfig& config) {
   SLUICE_RETURN_IF_ERROR(CheckRanges({{"index_n_heads", dsa.heads, kMaxHeads},
                                       {"index_head_dim", dsa.head_dim, kMaxHeadDim},
                                       {"index_topk", dsa.topk, kMaxTopk}}));
-  if (!config.mla) return Bad("an indexer without latent attention");
+  if (!config.mla || config.mla->q_lora_rank == 0) {
+    return Bad("an indexer without latent attention and its q_lora_rank");
+  }
   if (dsa.head_dim < config.mla->qk_rope_head_dim) {
     return Bad(absl::StrCat("index_head_dim ", dsa.head_dim, " is less than qk_rope_head_dim ",
                             config.mla->qk_rope_head_dim));

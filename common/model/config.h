@@ -58,7 +58,7 @@ struct RopeConfig {
 // Multi-head latent attention: keys and values of all heads come from one latent row and one
 // rotated key per token.
 struct MlaConfig {
-  int32_t q_lora_rank = 0;
+  int32_t q_lora_rank = 0;  // 0: queries come from the hidden row directly
   int32_t kv_lora_rank = 0;
   int32_t qk_nope_head_dim = 0;
   int32_t qk_rope_head_dim = 0;

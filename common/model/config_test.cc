@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "formats/mapped_file.h"
+#include "model/tensor_roles.h"
 
 namespace sluice::model {
 namespace {
@@ -164,6 +165,21 @@ TEST(HfFamilies, KimiIsLatentAttentionWithSigmoidExperts) {
   EXPECT_NEAR(config->softmax_scale(), std::pow(0.1 * std::log(64.0) + 1, 2) / std::sqrt(96.0),
               1e-7);
   EXPECT_EQ(config->rope.magnitude, 1.0);
+}
+
+// Some models of the family make queries in one step: q_lora_rank null.
+TEST(HfFamilies, LatentAttentionMayHaveDirectQueries) {
+  const auto config =
+      ParseText(absl::StrReplaceAll(Kimi(), {{R"("q_lora_rank": 48)", R"("q_lora_rank": null)"}}));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->mla->q_lora_rank, 0);
+  EXPECT_TRUE(TensorExists({TensorRole::kQ, 1, 0}, *config));
+  EXPECT_EQ(TensorShapeOf(TensorRole::kQ, *config).rows, 4 * 96);
+  EXPECT_EQ(RotatedRowsOf(TensorRole::kQ, *config).first, 32);
+  for (TensorRole role : {TensorRole::kQA, TensorRole::kQANorm, TensorRole::kQB}) {
+    EXPECT_FALSE(TensorExists({role, 1, 0}, *config));
+  }
+  EXPECT_FALSE(TensorExists({TensorRole::kQ, 1, 0}, *ParseText(Kimi())));
 }
 
 TEST(HfFamilies, AWrapperNestsTheTextModel) {

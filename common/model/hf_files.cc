@@ -78,6 +78,7 @@ class HfModelFiles final : public ModelFiles {
   std::string NameOf(TensorId id) const override { return naming_.InFile(HfTensorName(id)); }
   bool Interleaves(TensorRole role) const override {
     switch (role) {
+      case TensorRole::kQ:  // without latent attention a file that interleaves is refused
       case TensorRole::kQB:
       case TensorRole::kKvA:
         return config().rope.interleaved;

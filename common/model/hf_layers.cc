@@ -85,7 +85,7 @@ absl::StatusOr<std::vector<bool>> SparseLayers(const JsonValue& config, const Mo
 absl::Status ParseMla(const JsonValue& config, ModelConfig* out) {
   if (!HasMla(out->family)) return absl::OkStatus();
   MlaConfig mla;
-  SLUICE_ASSIGN_OR_RETURN(mla.q_lora_rank, GetCount(config, "q_lora_rank"));
+  SLUICE_ASSIGN_OR_RETURN(mla.q_lora_rank, GetCountOr(config, "q_lora_rank", 0));
   SLUICE_ASSIGN_OR_RETURN(mla.kv_lora_rank, GetCount(config, "kv_lora_rank"));
   SLUICE_ASSIGN_OR_RETURN(mla.qk_nope_head_dim, GetCount(config, "qk_nope_head_dim"));
   SLUICE_ASSIGN_OR_RETURN(mla.qk_rope_head_dim, GetCount(config, "qk_rope_head_dim"));

@@ -131,9 +131,11 @@ bool TensorExists(TensorId id, const ModelConfig& config) {
     return config.is_sparse(id.layer) && id.expert >= 0 && id.expert < config.moe->experts;
   }
   if (role <= TensorRole::kFfnNorm || role == TensorRole::kO) return true;
+  if (role == TensorRole::kQ) return !config.mla || config.mla->q_lora_rank == 0;
   if (role <= TensorRole::kV) return !config.mla;
   if (role <= TensorRole::kVBias) return config.qkv_bias && !config.mla;
   if (role <= TensorRole::kKNorm) return config.qk_norm && !config.mla;
+  if (role <= TensorRole::kQB) return config.mla && config.mla->q_lora_rank > 0;
   if (role <= TensorRole::kKvB) return config.mla.has_value();
   if (role <= TensorRole::kIndexWeights) return config.has_indexer(id.layer);
   if (role <= TensorRole::kDown) return !config.is_sparse(id.layer);
@@ -197,6 +199,8 @@ RotatedRows RotatedRowsOf(TensorRole role, const ModelConfig& config) {
   const int64_t rotated = config.rotary_dim();
   switch (role) {
     case TensorRole::kQ:
+      if (config.mla) return {config.head_dim, config.mla->qk_nope_head_dim, rotated};
+      return {config.head_dim, 0, rotated};
     case TensorRole::kK:
       return {config.head_dim, 0, rotated};
     case TensorRole::kQB:

@@ -20,7 +20,7 @@ enum class TensorRole {
   kAttnNorm,  // [H]
   kFfnNorm,   // [H]
   // GQA.
-  kQ,      // [heads * D, H]
+  kQ,      // [heads * D, H]; with MLA only when q_lora_rank is 0
   kK,      // [kv_heads * D, H]
   kV,      // [kv_heads * D, H]
   kQBias,  // [heads * D]

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "model/mla_weights.h"
 
 namespace sluice::model {
 namespace {
@@ -13,6 +14,12 @@ namespace {
 struct PackJob {
   kernels::PackedMatrix* matrix = nullptr;
   std::vector<TensorView> sources;
+};
+
+// The matrices of all heads, to be made of kv_b.
+struct HeadJob {
+  MlaWeights* mla = nullptr;
+  TensorView kv_b;
 };
 
 uint64_t RoundUp(uint64_t bytes) {
@@ -55,8 +62,16 @@ class WeightLoader {
     for (const PackJob& job : jobs_) {
       total += RoundUp(static_cast<uint64_t>(job.matrix->bytes()));
     }
+    for (const HeadJob& job : head_jobs_) {
+      for (const auto* matrices : {&job.mla->k_up, &job.mla->v_up}) {
+        for (const kernels::PackedMatrix& matrix : *matrices) {
+          total += RoundUp(static_cast<uint64_t>(matrix.bytes()));
+        }
+      }
+    }
     SLUICE_ASSIGN_OR_RETURN(out_->arena_, device::HugePageArena::Create(total));
     for (PackJob& job : jobs_) SLUICE_RETURN_IF_ERROR(Pack(job, pool));
+    for (const HeadJob& job : head_jobs_) SLUICE_RETURN_IF_ERROR(PackHeads(job, pool));
     SLUICE_RETURN_IF_ERROR(Keep(&embedding.data));
     SLUICE_RETURN_IF_ERROR(Keep(&embedding.scales));
     out_->embedding_ = std::move(embedding);
@@ -68,7 +83,8 @@ class WeightLoader {
     LayerWeights& layer = out_->layers_[static_cast<size_t>(i)];
     SLUICE_RETURN_IF_ERROR(LoadVector(TensorRole::kAttnNorm, i, &layer.attn_norm));
     SLUICE_RETURN_IF_ERROR(LoadVector(TensorRole::kFfnNorm, i, &layer.ffn_norm));
-    SLUICE_RETURN_IF_ERROR(PlanGqa(i, &layer.attention.emplace<GqaWeights>()));
+    SLUICE_RETURN_IF_ERROR(config_.mla ? PlanMla(i, &layer.attention.emplace<MlaWeights>())
+                                       : PlanGqa(i, &layer.attention.emplace<GqaWeights>()));
     if (config_.is_sparse(i)) return PlanMoe(i, &layer.ffn.emplace<MoeWeights>());
     FeedForwardWeights& dense = layer.ffn.emplace<FeedForwardWeights>();
     SLUICE_RETURN_IF_ERROR(PlanGroup({TensorRole::kGate, TensorRole::kUp}, i, &dense.gate_up));
@@ -88,6 +104,21 @@ class WeightLoader {
     SLUICE_RETURN_IF_ERROR(
         PlanGroup({TensorRole::kQ, TensorRole::kK, TensorRole::kV}, i, &gqa->qkv));
     return PlanGroup({TensorRole::kO}, i, &gqa->o);
+  }
+
+  absl::Status PlanMla(int32_t i, MlaWeights* mla) {
+    const bool low_rank = config_.mla->q_lora_rank > 0;
+    SLUICE_RETURN_IF_ERROR(
+        PlanGroup({low_rank ? TensorRole::kQA : TensorRole::kQ, TensorRole::kKvA}, i, &mla->down));
+    SLUICE_RETURN_IF_ERROR(LoadVector(TensorRole::kKvANorm, i, &mla->kv_norm));
+    if (low_rank) {
+      SLUICE_RETURN_IF_ERROR(LoadVector(TensorRole::kQANorm, i, &mla->q_norm));
+      SLUICE_RETURN_IF_ERROR(PlanGroup({TensorRole::kQB}, i, &mla->q));
+    }
+    SLUICE_ASSIGN_OR_RETURN(TensorView kv_b, files_.Find(TensorRole::kKvB, i));
+    DescribeHeads(path_, config_, kv_b.format, mla);
+    head_jobs_.push_back({mla, std::move(kv_b)});
+    return PlanGroup({TensorRole::kO}, i, &mla->o);
   }
 
   absl::Status PlanMoe(int32_t i, MoeWeights* moe) {
@@ -168,6 +199,26 @@ class WeightLoader {
     return absl::OkStatus();
   }
 
+  absl::Status PackHeads(const HeadJob& job, device::ThreadPool& pool) {
+    std::vector<uint8_t*> memory;
+    for (auto* matrices : {&job.mla->k_up, &job.mla->v_up}) {
+      for (kernels::PackedMatrix& matrix : *matrices) {
+        SLUICE_ASSIGN_OR_RETURN(const auto bytes,
+                                out_->arena_.Allocate(static_cast<size_t>(matrix.bytes())));
+        memory.push_back(reinterpret_cast<uint8_t*>(bytes.data()));
+      }
+    }
+    const auto heads = static_cast<size_t>(config_.heads);
+    pool.ParallelFor(config_.heads, [&](int64_t begin, int64_t end, int) {
+      for (int64_t head = begin; head < end; ++head) {
+        const auto h = static_cast<size_t>(head);
+        PackKeyUp(job.kv_b, *config_.mla, head, memory[h], &job.mla->k_up[h]);
+        PackValueUp(job.kv_b, *config_.mla, head, memory[heads + h], &job.mla->v_up[h]);
+      }
+    });
+    return absl::OkStatus();
+  }
+
   // Copies bytes of a file into the arena.
   absl::Status Keep(absl::Span<const uint8_t>* bytes) {
     if (bytes->empty()) return absl::OkStatus();
@@ -182,14 +233,15 @@ class WeightLoader {
   const kernels::IsaPath path_;
   LoadedWeights* const out_;
   std::vector<PackJob> jobs_;
+  std::vector<HeadJob> head_jobs_;
 };
 
 absl::StatusOr<std::unique_ptr<LoadedWeights>> LoadedWeights::Load(const ModelFiles& files,
                                                                    kernels::IsaPath path,
                                                                    device::ThreadPool& pool) {
-  if (files.config().mla) {
+  if (files.config().dsa) {
     return absl::UnimplementedError(
-        absl::StrCat(files.config().name, ": latent attention is not built yet"));
+        absl::StrCat(files.config().name, ": attention over indexed positions is not built yet"));
   }
   auto weights = std::unique_ptr<LoadedWeights>(new LoadedWeights);
   SLUICE_RETURN_IF_ERROR(WeightLoader(files, path, weights.get()).Load(pool));

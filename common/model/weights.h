@@ -40,6 +40,18 @@ struct GqaWeights {
   MatrixGroup o;  // [hidden]
 };
 
+// Multi-head latent attention, absorbed: k_up takes a head's query to the latent, v_up the attended
+// latent to the head's value.
+struct MlaWeights {
+  MatrixGroup down;            // [q_lora_rank | kv_lora_rank + rope]; without q_lora_rank q itself
+  std::vector<float> q_norm;   // [q_lora_rank]
+  std::vector<float> kv_norm;  // [kv_lora_rank]
+  MatrixGroup q;               // [heads x head_dim], empty without q_lora_rank
+  std::vector<kernels::PackedMatrix> k_up;  // of each head: [kv_lora_rank], from its nope part
+  std::vector<kernels::PackedMatrix> v_up;  // of each head: [v_head_dim], from kv_lora_rank
+  MatrixGroup o;                            // [hidden]
+};
+
 // down(silu(gate x) * up x).
 struct FeedForwardWeights {
   MatrixGroup gate_up;  // [intermediate | intermediate]
@@ -64,7 +76,7 @@ struct MoeWeights {
 
 struct LayerWeights {
   std::vector<float> attn_norm;  // [hidden]
-  std::variant<GqaWeights> attention;
+  std::variant<GqaWeights, MlaWeights> attention;
   std::vector<float> ffn_norm;  // [hidden]
   std::variant<FeedForwardWeights, MoeWeights> ffn;
 };

@@ -32,7 +32,7 @@ struct UpFlags {
   uint32_t decode = 1;
   uint32_t routers = 1;
   std::string split = "auto";
-  std::string kv = "gqa_fp8";
+  std::string kv = "auto";
   std::string transport = "ucx-shm";
   std::string endpoints;
   uint32_t threads = 0;
@@ -295,7 +295,7 @@ void AddUpCommands(CLI::App& app, Command* run) {
   auto* split = up->add_option("--split", flags->split, "Where prompts are computed")
                     ->check(CLI::IsMember({"auto", "always", "never"}))
                     ->capture_default_str();
-  up->add_option("--kv", flags->kv, "KV format: f32, bf16, gqa_fp8")->capture_default_str();
+  up->add_option("--kv", flags->kv, "KV format: auto (FP8), f32, bf16, gqa_fp8, mla_fp8, mla_fp8_656")->capture_default_str();
   up->add_option("--transport", flags->transport, "How pages travel")
       ->check(CLI::IsMember({"ucx-shm", "ucx-tcp"}))
       ->capture_default_str();

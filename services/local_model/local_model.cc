@@ -1,5 +1,6 @@
 #include "services/local_model/local_model.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,13 +22,16 @@ absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options) {
         absl::StrCat("kernels is '", options.kernels, "'; use auto, reference, avx2 or avx512"));
   }
   model.path = *path;
-  SLUICE_ASSIGN_OR_RETURN(const kernels::KvFormat format, kv::ParseKvFormat(options.kv_format));
+  std::optional<kernels::KvFormat> format;
+  if (options.kv_format != "auto") {
+    SLUICE_ASSIGN_OR_RETURN(format, kv::ParseKvFormat(options.kv_format));
+  }
   const int workers = options.threads > 0 ? static_cast<int>(options.threads) : device::UsableCpus();
   SLUICE_ASSIGN_OR_RETURN(model.threads, device::ThreadPool::Create({.workers = workers}));
   if (options.path == kToyModelPath) {
     engine::ToyModelOptions toy;
-    toy.layout = engine::ToyLayoutSpec(format);
-    toy.layout.page_tokens = options.page_tokens;
+    toy.layout = engine::ToyLayoutSpec(format.value_or(kv::DefaultKvFormat(kv::KvKind::kHeads)));
+    if (options.page_tokens > 0) toy.layout.page_tokens = options.page_tokens;
     SLUICE_ASSIGN_OR_RETURN(model.runner, engine::CreateToyModel(toy));
     return model;
   }

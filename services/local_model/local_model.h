@@ -16,9 +16,9 @@ namespace sluice::services {
 struct LocalModelOptions {
   std::string path;                 // folder, .gguf file, or "toy"
   std::string kernels = "auto";     // auto, reference, avx2, avx512
-  std::string kv_format = "gqa_fp8";
+  std::string kv_format = "auto";   // a KV format; auto: FP8 of the model's kind of attention
   uint32_t threads = 0;             // 0: every usable core
-  uint32_t page_tokens = 32;
+  uint32_t page_tokens = 0;         // 0: 32, with latent attention 64
 };
 
 // The pool outlives the runner by the order of members.

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "engine/transformer/gqa_tasks.h"
+#include "engine/transformer/attention_tasks.h"
 #include "engine/transformer/pass_context.h"
 #include "engine/transformer/units.h"
 #include "kernels/attention/attention.h"
@@ -39,7 +39,7 @@ class AttentionGqa final : public AttentionUnit {
   const kv::PageLayout& layout_;
   const std::vector<float> inverse_frequencies_;
   const int64_t qkv_width_;
-  GqaTasks tasks_;
+  AttentionTasks tasks_;
   GrowingBuffer partials_memory_;
   float* partials_ = nullptr;  // attention of rows cut into pieces
   float* qkv_ = nullptr;       // [rows][q | k | v]

@@ -20,8 +20,10 @@ constexpr size_t kLongPrompt = 2 * 256 + 75;
 constexpr uint32_t kOutput = 12;
 
 std::vector<std::string> ModelPaths() {
-  std::vector<std::string> paths = {absl::StrCat(SLUICE_TEST_DATA, "/golden/models/tiny-llama"),
-                                    absl::StrCat(SLUICE_TEST_DATA, "/golden/gguf/tiny-qwen3.gguf")};
+  std::vector<std::string> paths = {
+      absl::StrCat(SLUICE_TEST_DATA, "/golden/models/tiny-llama"),
+      absl::StrCat(SLUICE_TEST_DATA, "/golden/gguf/tiny-qwen3.gguf"),
+      absl::StrCat(SLUICE_TEST_DATA, "/golden/models/tiny-kimi-k2-fp8")};
   if (const std::string model = SLUICE_TEST_MODEL; !model.empty()) paths.push_back(model);
   return paths;
 }
@@ -51,7 +53,8 @@ class TransformerEngine : public ::testing::TestWithParam<std::string> {
     EXPECT_EQ(got.hashes, expected.hashes);
   }
 
-  testing::LoadedModel model_ = testing::Load(GetParam(), {.path = kernels::BestIsaPath()});
+  testing::LoadedModel model_ =
+      testing::Load(GetParam(), {.path = kernels::BestIsaPath(), .page_tokens = 32});
 };
 
 TEST_P(TransformerEngine, ChunksChangeNoBit) {
@@ -112,6 +115,7 @@ TEST_P(TransformerEngine, PreemptionChangesNoBit) {
 INSTANTIATE_TEST_SUITE_P(Models, TransformerEngine, ::testing::ValuesIn(ModelPaths()),
                          [](const auto& test) -> std::string {
                            if (absl::StrContains(test.param, "tiny-llama")) return "llama";
+                           if (absl::StrContains(test.param, "tiny-kimi")) return "kimi";
                            return absl::StrContains(test.param, "tiny-qwen3") ? "qwen3" : "real";
                          });
 

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -38,7 +39,8 @@ constexpr size_t kLength = 2 * 256 + 75;
 
 class TransformerExactness : public ::testing::TestWithParam<std::tuple<std::string, IsaPath>> {
  protected:
-  LoadedModel Load(KvFormat format, int workers = 2) const {
+  // Without a format: FP8 pages.
+  LoadedModel Load(std::optional<KvFormat> format = std::nullopt, int workers = 2) const {
     return testing::Load(ModelPath(std::get<0>(GetParam())),
                          {.path = std::get<1>(GetParam()), .kv_format = format}, workers);
   }
@@ -46,7 +48,7 @@ class TransformerExactness : public ::testing::TestWithParam<std::tuple<std::str
 
 TEST_P(TransformerExactness, ChunkingChangesNoBit) {
   const std::vector<TokenId> tokens = Tokens(kLength, 1);
-  LoadedModel fp8 = Load(KvFormat::kGqaFp8);
+  LoadedModel fp8 = Load();
   const std::vector<float> whole = AllLogits(fp8, tokens);
   for (size_t chunk : {1u, 7u, 32u, 33u, 200u}) {
     EXPECT_TRUE(SameBits(AllLogits(fp8, tokens, chunk), whole)) << "chunk " << chunk;
@@ -57,8 +59,8 @@ TEST_P(TransformerExactness, ChunkingChangesNoBit) {
 
 TEST_P(TransformerExactness, ThreadsChangeNoBit) {
   const std::vector<TokenId> tokens = Tokens(kLength, 2);
-  LoadedModel one = Load(KvFormat::kGqaFp8, 1);
-  LoadedModel many = Load(KvFormat::kGqaFp8, 5);
+  LoadedModel one = Load(std::nullopt, 1);
+  LoadedModel many = Load(std::nullopt, 5);
   const std::vector<float> whole = AllLogits(one, tokens);
   EXPECT_TRUE(SameBits(AllLogits(many, tokens), whole));
   // One row at a time: with many workers attention is cut into pieces of tiles.
@@ -68,7 +70,7 @@ TEST_P(TransformerExactness, ThreadsChangeNoBit) {
 
 // A sequence decodes alone and in the middle of 16 whose segments have other lengths and positions.
 TEST_P(TransformerExactness, CompanyChangesNoBit) {
-  LoadedModel model = Load(KvFormat::kGqaFp8);
+  LoadedModel model = Load();
   const size_t width = model.vocabulary();
   const std::vector<TokenId> tokens = Tokens(kLength, 3);
   const std::vector<float> alone = AllLogits(model, tokens);
@@ -136,7 +138,8 @@ INSTANTIATE_TEST_SUITE_P(
     Paths, TransformerExactness,
     ::testing::Combine(::testing::Values("models/tiny-llama", "gguf/tiny-qwen3.gguf",
                                          "models/tiny-qwen3-moe", "models/tiny-glm4-moe",
-                                         "models/tiny-glm4-moe-fp8-channel"),
+                                         "models/tiny-glm4-moe-fp8-channel",
+                                         "models/tiny-kimi-k2.5-int4"),
                        ::testing::ValuesIn(kernels::AvailableIsaPaths())),
     CaseName);
 

@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "engine/transformer/attention_gqa.h"
+#include "engine/transformer/attention_mla.h"
 #include "engine/transformer/ffn_dense.h"
 #include "engine/transformer/ffn_moe.h"
 #include "kernels/elementwise/elementwise.h"
@@ -17,6 +18,15 @@ namespace sluice::engine {
 namespace {
 
 constexpr size_t kProbeTokens = 8;
+
+kv::LayoutSpec LayoutOf(const model::ModelConfig& config, const TransformerOptions& options) {
+  const kv::KvKind kind = config.mla ? kv::KvKind::kLatent : kv::KvKind::kHeads;
+  const kernels::KvFormat format = options.kv_format.value_or(kv::DefaultKvFormat(kind));
+  if (config.mla) {
+    return MlaLayoutSpec(config, format, options.page_tokens > 0 ? options.page_tokens : 64);
+  }
+  return GqaLayoutSpec(config, format, options.page_tokens > 0 ? options.page_tokens : 32);
+}
 
 }  // namespace
 
@@ -41,7 +51,11 @@ void TransformerRunner::MakeUnits() {
   output.Add(weights_->output());
   context_.input.Declare(output, config_.hidden);
   const absl::Span<const model::LayerWeights> layers = weights_->layers();
-  attention_ = std::make_unique<AttentionGqa>(context_, layers, info_.layout);
+  if (config_.mla) {
+    attention_ = std::make_unique<AttentionMla>(context_, layers, info_.layout);
+  } else {
+    attention_ = std::make_unique<AttentionGqa>(context_, layers, info_.layout);
+  }
   for (const model::LayerWeights& layer : layers) {
     const bool sparse = std::holds_alternative<model::MoeWeights>(layer.ffn);
     if (sparse && moe_ == nullptr) moe_ = std::make_unique<FfnMoe>(context_, layers);
@@ -69,9 +83,7 @@ absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(
     return absl::UnimplementedError(
         absl::StrCat("this processor cannot run the kernels '", path_name, "'; use 'auto'"));
   }
-  SLUICE_ASSIGN_OR_RETURN(
-      kv::PageLayout layout,
-      kv::PageLayout::Make(GqaLayoutSpec(config, options.kv_format, options.page_tokens)));
+  SLUICE_ASSIGN_OR_RETURN(kv::PageLayout layout, kv::PageLayout::Make(LayoutOf(config, options)));
   SLUICE_ASSIGN_OR_RETURN(auto weights, model::LoadedWeights::Load(files, options.path, pool));
   auto runner = std::unique_ptr<TransformerRunner>(
       new TransformerRunner(config, options, std::move(weights), std::move(layout), pool));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,8 +18,9 @@ namespace sluice::engine {
 
 struct TransformerOptions {
   kernels::IsaPath path = kernels::IsaPath::kReference;
-  kernels::KvFormat kv_format = kernels::KvFormat::kGqaFp8;
-  uint32_t page_tokens = 32;
+  // Unset: FP8 of the model's kind of attention.
+  std::optional<kernels::KvFormat> kv_format = std::nullopt;
+  uint32_t page_tokens = 0;  // 0: 32, with latent attention 64
   // Rows that memory is reserved for at start; larger batches make it grow.
   int64_t reserved_rows = 512;
 };

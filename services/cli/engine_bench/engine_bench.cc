@@ -185,6 +185,7 @@ absl::StatusOr<EngineBenchReport> RunEngineBench(
   report.options = options;
   report.model = session->info().name;
   report.kernels = std::string(kernels::IsaPathName(session->model().path));
+  report.kv_format = std::string(kv::KvFormatName(session->info().layout.spec().format));
   report.threads = session->model().threads->workers();
   SLUICE_ASSIGN_OR_RETURN(report.read_gb_per_s, device::MeasureReadBandwidth(
                                                     *session->model().threads, session->clock()));

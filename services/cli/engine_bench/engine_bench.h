@@ -53,6 +53,7 @@ struct EngineBenchReport {
   EngineBenchOptions options;
   std::string model;
   std::string kernels;
+  std::string kv_format;
   int threads = 0;
   double read_gb_per_s = 0;  // measured, all threads together
   Stretch prefill;

@@ -54,7 +54,7 @@ std::string EngineBenchJson(const EngineBenchReport& report, double price_per_ho
       {"read_gb_per_s", report.read_gb_per_s},
       {"model", report.model},
       {"kernels", report.kernels},
-      {"kv", options.model.kv_format},
+      {"kv", report.kv_format},
       {"threads", report.threads},
       {"prompt", options.prompt_tokens},
       {"gen", options.gen_tokens},
@@ -66,10 +66,9 @@ std::string EngineBenchJson(const EngineBenchReport& report, double price_per_ho
 
 std::string EngineBenchTable(const EngineBenchReport& report, double price_per_hour) {
   const EngineBenchOptions& options = report.options;
-  std::string text =
-      absl::StrFormat("%s  kernels %s  kv %s  %d threads  memory read %.1f GB/s  median of %d\n",
-                      report.model, report.kernels, options.model.kv_format, report.threads,
-                      report.read_gb_per_s, options.repetitions);
+  std::string text = absl::StrFormat(
+      "%s  kernels %s  kv %s  %d threads  memory read %.1f GB/s  median of %d\n", report.model,
+      report.kernels, report.kv_format, report.threads, report.read_gb_per_s, options.repetitions);
   absl::StrAppendFormat(&text, "%-22s %10s %9s %13s %12s %10s%s\n", "", "tokens/s", "step ms",
                         "weights/step", "weights GB/s", "s/1k tok",
                         price_per_hour > 0 ? "   price/1M" : "");

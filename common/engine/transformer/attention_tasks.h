@@ -7,12 +7,12 @@
 
 #include "absl/types/span.h"
 #include "engine/transformer/batch_plan.h"
-#include "kernels/params.h"
 
 namespace sluice::engine {
 
-// Rows [row_begin, row_end) of a run and one KV head. With tile_end > 0 it is one row's KV tiles
-// [tile_begin, tile_end) instead, written as partials that a MergeTask joins.
+// Rows [row_begin, row_end) of a run and one KV head (latent attention: one group of heads). With
+// tile_end > 0 it is one row's KV tiles [tile_begin, tile_end) instead, written as partials that a
+// MergeTask joins.
 struct AttentionTask {
   int run = 0;
   int row_begin = 0;
@@ -31,18 +31,19 @@ struct MergeTask {
 };
 
 // Thread-compatible. Vectors keep their memory from pass to pass.
-class GqaTasks {
+class AttentionTasks {
  public:
-  // Cuts the rows of each run into blocks and, when there are fewer tasks than `workers` can share,
-  // long single rows into ranges of KV tiles; how they are cut changes no result.
-  void Build(const BatchPlan& plan, const kernels::KvLayerView& layer, int workers);
+  // Cuts the rows of each run into blocks, per KV head, and, when there are fewer tasks than
+  // `workers` can share, long single rows into ranges of KV tiles (kAttentionTile slots); how they
+  // are cut changes no result.
+  void Build(const BatchPlan& plan, int kv_heads, int sink_rows, int workers);
 
   absl::Span<const AttentionTask> tasks() const { return tasks_; }
   absl::Span<const MergeTask> merges() const { return merges_; }
   size_t partials() const { return partials_; }
 
  private:
-  void AddTasks(int index, const BatchRun& run, const kernels::KvLayerView& layer, int pieces);
+  void AddTasks(int index, const BatchRun& run, int kv_heads, int tiles, int pieces);
 
   std::vector<AttentionTask> tasks_;
   std::vector<MergeTask> merges_;

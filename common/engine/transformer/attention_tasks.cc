@@ -1,4 +1,4 @@
-#include "engine/transformer/gqa_tasks.h"
+#include "engine/transformer/attention_tasks.h"
 
 #include <algorithm>
 
@@ -14,26 +14,27 @@ int DivideUp(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-void GqaTasks::Build(const BatchPlan& plan, const kernels::KvLayerView& layer, int workers) {
+void AttentionTasks::Build(const BatchPlan& plan, int kv_heads, int sink_rows, int workers) {
   tasks_.clear();
   merges_.clear();
   partials_ = 0;
   int whole_tasks = 0;
   for (const BatchRun& run : plan.runs()) {
-    whole_tasks += DivideUp(run.rows, kRowBlock) * layer.kv_heads;
+    whole_tasks += DivideUp(run.rows, kRowBlock) * kv_heads;
   }
   const int pieces = DivideUp(kTasksPerWorker * workers, std::max(whole_tasks, 1));
   for (size_t run = 0; run < plan.runs().size(); ++run) {
-    AddTasks(static_cast<int>(run), plan.runs()[run], layer, workers > 1 ? pieces : 1);
+    const BatchRun& at = plan.runs()[run];
+    const int64_t slot = kernels::SlotOfPosition(at.first_position, sink_rows);
+    AddTasks(static_cast<int>(run), at, kv_heads,
+             static_cast<int>(slot / kernels::kAttentionTile) + 1, workers > 1 ? pieces : 1);
   }
 }
 
-void GqaTasks::AddTasks(int index, const BatchRun& run, const kernels::KvLayerView& layer,
-                        int pieces) {
-  const int tiles = kernels::AttentionTiles(layer, run.first_position);
+void AttentionTasks::AddTasks(int index, const BatchRun& run, int kv_heads, int tiles, int pieces) {
   if (run.rows == 1 && pieces > 1 && tiles > 1) {
     const int step = DivideUp(tiles, std::min(pieces, tiles));
-    for (int head = 0; head < layer.kv_heads; ++head) {
+    for (int head = 0; head < kv_heads; ++head) {
       for (int tile = 0; tile < tiles; tile += step) {
         tasks_.push_back({index, 0, 1, head, tile, std::min(tile + step, tiles),
                           partials_ + static_cast<size_t>(tile)});
@@ -44,7 +45,7 @@ void GqaTasks::AddTasks(int index, const BatchRun& run, const kernels::KvLayerVi
     return;
   }
   for (int row = 0; row < run.rows; row += kRowBlock) {
-    for (int head = 0; head < layer.kv_heads; ++head) {
+    for (int head = 0; head < kv_heads; ++head) {
       tasks_.push_back({index, row, std::min(row + kRowBlock, run.rows), head});
     }
   }

@@ -1,0 +1,262 @@
+#include "engine/transformer/attention_mla.h"
+
+#include <algorithm>
+#include <cstring>
+#include <variant>
+
+#include "base/status_macros.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/kv_store/mla_store.h"
+
+namespace sluice::engine {
+namespace {
+
+// Of the norms of query and latent: what the models' own code uses, whatever rms_norm_eps says.
+constexpr float kLatentNormEpsilon = 1e-6f;
+
+// Heads of one attention task: enough to pay for the expansion of a tile, few enough for several
+// workers to share a row.
+constexpr int kTaskHeads = 32;
+
+ActivationKinds KindsOf(const model::MatrixGroup& group) {
+  ActivationKinds kinds;
+  kinds.Add(group);
+  return kinds;
+}
+
+ActivationKinds KindsOf(const std::vector<kernels::PackedMatrix>& matrices) {
+  ActivationKinds kinds;
+  for (const kernels::PackedMatrix& matrix : matrices) kinds.Add(matrix);
+  return kinds;
+}
+
+int64_t DownWidth(const model::ModelConfig& config) {
+  const model::MlaConfig& mla = *config.mla;
+  const int64_t query = mla.q_lora_rank > 0 ? mla.q_lora_rank : config.q_width();
+  return query + mla.kv_lora_rank + mla.qk_rope_head_dim;
+}
+
+}  // namespace
+
+kv::LayoutSpec MlaLayoutSpec(const model::ModelConfig& config, kernels::KvFormat format,
+                             uint32_t page_tokens) {
+  kv::LayoutSpec spec;
+  spec.format = format;
+  spec.page_tokens = page_tokens;
+  spec.layers = static_cast<uint32_t>(config.layers);
+  spec.kv_heads = 1;
+  spec.head_dim = static_cast<uint32_t>(config.mla->kv_lora_rank);
+  spec.rope_dim = static_cast<uint32_t>(config.mla->qk_rope_head_dim);
+  spec.rope_order = kv::RopeOrder::kHalfSplit;
+  spec.shard.kind = kv::Shard::Kind::kReplicated;
+  return spec;
+}
+
+AttentionMla::AttentionMla(PassContext& context, absl::Span<const model::LayerWeights> layers,
+                           const kv::PageLayout& layout)
+    : context_(context),
+      layers_(layers),
+      layout_(layout),
+      mla_(*context.config.mla),
+      inverse_frequencies_(model::InverseFrequencies(context.config)),
+      heads_(context.config.heads),
+      down_width_(DownWidth(context.config)),
+      cache_width_(mla_.kv_lora_rank + mla_.qk_rope_head_dim) {
+  const model::ModelConfig& config = context.config;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const model::MlaWeights& mla = weights(layer);
+    context.input.Declare(InputKinds(layer), config.hidden);
+    context.inner.Declare(KindsOf(mla.q), mla_.q_lora_rank);
+    context.inner.Declare(KindsOf(mla.o), heads_ * mla_.v_head_dim);
+    nope_.Declare(KindsOf(mla.k_up), mla_.qk_nope_head_dim);
+    latents_.Declare(KindsOf(mla.v_up), mla_.kv_lora_rank);
+  }
+  const int64_t pairs = static_cast<int64_t>(inverse_frequencies_.size());
+  Workspace* const workspace = &context.workspace;
+  workspace->Add(&down_, down_width_);
+  if (mla_.q_lora_rank > 0) workspace->Add(&q_, config.q_width());
+  workspace->Add(&absorbed_, heads_ * cache_width_);
+  workspace->Add(&attended_, heads_ * mla_.kv_lora_rank);
+  workspace->Add(&values_, heads_ * mla_.v_head_dim);
+  workspace->Add(&cosines_, pairs);
+  workspace->Add(&sines_, pairs);
+  nope_.AddTo(workspace, heads_);
+  latents_.AddTo(workspace, heads_);
+}
+
+const model::MlaWeights& AttentionMla::weights(int layer) const {
+  return std::get<model::MlaWeights>(layers_[static_cast<size_t>(layer)].attention);
+}
+
+ActivationKinds AttentionMla::InputKinds(int layer) const { return KindsOf(weights(layer).down); }
+
+size_t AttentionMla::scratch_bytes() const { return kernels::MlaScratchBytes(layout_.MlaView(0)); }
+
+absl::Status AttentionMla::BeginPass() {
+  const int groups = (context_.config.heads + kTaskHeads - 1) / kTaskHeads;
+  tasks_.Build(context_.plan, groups, 0, context_.pool.workers());
+  const size_t floats =
+      tasks_.partials() * kTaskHeads * kernels::MlaPartialFloats(layout_.MlaView(0));
+  if (floats > 0) {
+    SLUICE_ASSIGN_OR_RETURN(std::byte * memory, partials_memory_.Reserve(floats * sizeof(float)));
+    partials_ = reinterpret_cast<float*>(memory);
+  }
+  const int64_t pairs = static_cast<int64_t>(inverse_frequencies_.size());
+  const float magnitude = static_cast<float>(context_.config.rope.magnitude);
+  context_.ForEachRow([&](int64_t row, int) {
+    kernels::RopeAngles(inverse_frequencies_.data(), pairs,
+                        context_.plan.rows()[static_cast<size_t>(row)].position, magnitude,
+                        cosines_ + row * pairs, sines_ + row * pairs);
+  });
+  return absl::OkStatus();
+}
+
+void AttentionMla::Forward(int layer, absl::FunctionRef<void()> stored) {
+  const model::MlaWeights& mla = weights(layer);
+  const kernels::MlaLayerView view = layout_.MlaView(static_cast<uint32_t>(layer));
+  const int64_t rows = context_.rows();
+  context_.Multiply(mla.down, context_.input, rows, down_, down_width_);
+  context_.ForEachRow([&](int64_t row, int) { FinishDownRow(mla, view, row); });
+  stored();
+  if (mla_.q_lora_rank > 0) {
+    context_.Multiply(mla.q, context_.inner, rows, q_, context_.config.q_width());
+  }
+  context_.ForEachRow([&](int64_t row, int) { FinishQueryRow(mla, row); });
+  MultiplyHeads(
+      mla.k_up, nope_, [&](int64_t head) { return absorbed_ + head * cache_width_; },
+      heads_ * cache_width_);
+  Attend(view);
+  const ActivationKinds kinds = KindsOf(mla.v_up);
+  const int64_t latent = mla_.kv_lora_rank;
+  context_.ForEachRow([&](int64_t row, int) {
+    for (int64_t head = 0; head < heads_; ++head) {
+      latents_.Prepare(context_.path, kinds, attended_ + (row * heads_ + head) * latent, latent,
+                       head * rows + row);
+    }
+  });
+  const int64_t width = heads_ * mla_.v_head_dim;
+  MultiplyHeads(
+      mla.v_up, latents_, [&](int64_t head) { return values_ + head * mla_.v_head_dim; }, width);
+  context_.ForEachRow([&](int64_t row, int) {
+    context_.inner.Prepare(context_.path, KindsOf(mla.o), values_ + row * width, width, row);
+  });
+  context_.Multiply(mla.o, context_.inner, rows, context_.y, context_.config.hidden);
+}
+
+void AttentionMla::FinishDownRow(const model::MlaWeights& mla, const kernels::MlaLayerView& view,
+                                 int64_t row) {
+  const int64_t pairs = static_cast<int64_t>(inverse_frequencies_.size());
+  float* const query = down_ + row * down_width_;
+  float* const latent = query + down_width_ - cache_width_;
+  float* const rope = latent + mla_.kv_lora_rank;
+  if (mla_.q_lora_rank > 0) {
+    kernels::RmsNorm(context_.path, query, mla.q_norm.data(), kLatentNormEpsilon, mla_.q_lora_rank,
+                     query);
+    context_.inner.Prepare(context_.path, KindsOf(mla.q), query, mla_.q_lora_rank, row);
+  }
+  kernels::RmsNorm(context_.path, latent, mla.kv_norm.data(), kLatentNormEpsilon, mla_.kv_lora_rank,
+                   latent);
+  kernels::ApplyRope(context_.path, kernels::RopeOrder::kHalfSplit, cosines_ + row * pairs,
+                     sines_ + row * pairs, pairs, 1, mla_.qk_rope_head_dim, rope);
+  const BatchRow& place = context_.plan.rows()[static_cast<size_t>(row)];
+  const BatchRun& run = context_.plan.runs()[static_cast<size_t>(place.run)];
+  kernels::StoreMla(context_.path, view, run.pages, place.position, {latent, rope}, 0, 1);
+}
+
+void AttentionMla::FinishQueryRow(const model::MlaWeights& mla, int64_t row) {
+  const model::ModelConfig& config = context_.config;
+  const int64_t nope = mla_.qk_nope_head_dim;
+  const int64_t rope = mla_.qk_rope_head_dim;
+  const int64_t pairs = static_cast<int64_t>(inverse_frequencies_.size());
+  const ActivationKinds kinds = KindsOf(mla.k_up);
+  float* q = mla_.q_lora_rank > 0 ? q_ + row * config.q_width() : down_ + row * down_width_;
+  kernels::ApplyRope(context_.path, kernels::RopeOrder::kHalfSplit, cosines_ + row * pairs,
+                     sines_ + row * pairs, pairs, heads_, config.head_dim, q + nope);
+  float* absorbed = absorbed_ + row * heads_ * cache_width_;
+  for (int64_t head = 0; head < heads_; ++head, q += config.head_dim, absorbed += cache_width_) {
+    nope_.Prepare(context_.path, kinds, q, nope, head * context_.rows() + row);
+    std::memcpy(absorbed + mla_.kv_lora_rank, q + nope, static_cast<size_t>(rope) * sizeof(float));
+  }
+}
+
+void AttentionMla::MultiplyHeads(absl::Span<const kernels::PackedMatrix> matrices,
+                                 const PreparedRows& prepared,
+                                 absl::FunctionRef<float*(int64_t head)> out, int64_t stride) {
+  const kernels::PackedMatrix& first = matrices.front();
+  const int64_t panels = first.panels();
+  const int64_t rows = context_.rows();
+  context_.pool.ParallelFor(
+      panels * heads_,
+      [&](int64_t begin, int64_t end, int) {
+        while (begin < end) {
+          const int64_t head = begin / panels;
+          const int64_t stop = std::min(end, (head + 1) * panels);
+          const kernels::PackedMatrix& matrix = matrices[static_cast<size_t>(head)];
+          kernels::Forward(matrix, prepared.Row(matrix.activations, matrix.k, head * rows), rows,
+                           begin - head * panels, stop - head * panels, out(head), stride);
+          begin = stop;
+        }
+      },
+      kChunkNanoseconds / PanelNanoseconds(first, rows) + 1);
+  context_.weight_bytes_read += static_cast<uint64_t>(first.bytes() * heads_);
+}
+
+kernels::MlaRun AttentionMla::RunOf(int index) const {
+  const BatchRun& run = context_.plan.runs()[static_cast<size_t>(index)];
+  kernels::MlaRun out;
+  out.q_stride = heads_ * cache_width_;
+  out.out_stride = heads_ * mla_.kv_lora_rank;
+  out.q = absorbed_ + run.first_row * out.q_stride;
+  out.out = attended_ + run.first_row * out.out_stride;
+  out.heads = context_.config.heads;
+  out.first_position = run.first_position;
+  out.pages = run.pages;
+  out.scale = context_.config.softmax_scale();
+  return out;
+}
+
+int AttentionMla::HeadsEnd(int group) const {
+  return std::min((group + 1) * kTaskHeads, context_.config.heads);
+}
+
+float* AttentionMla::PartialsOf(size_t first_partial, const kernels::MlaLayerView& view) const {
+  return partials_ + first_partial * kTaskHeads * kernels::MlaPartialFloats(view);
+}
+
+void AttentionMla::Attend(const kernels::MlaLayerView& view) {
+  // About 20 multiply-adds per nanosecond and core.
+  const int64_t count = static_cast<int64_t>(tasks_.tasks().size());
+  const int64_t pairs_per_task = context_.plan.pairs() / std::max<int64_t>(count, 1) + 1;
+  const int64_t task_ns = pairs_per_task * std::min<int64_t>(kTaskHeads, heads_) *
+                          (cache_width_ + mla_.kv_lora_rank) / 20;
+  context_.pool.ParallelFor(
+      count,
+      [&](int64_t begin, int64_t end, int worker) {
+        std::byte* const scratch = context_.pool.scratch(worker).data();
+        for (int64_t i = begin; i < end; ++i) {
+          const AttentionTask& task = tasks_.tasks()[static_cast<size_t>(i)];
+          const kernels::MlaRun run = RunOf(task.run);
+          const int head = task.kv_head * kTaskHeads;
+          if (task.tile_end == 0) {
+            kernels::MlaAttention(context_.path, view, run, task.row_begin, task.row_end, head,
+                                  HeadsEnd(task.kv_head), scratch);
+          } else {
+            kernels::MlaPartials(
+                context_.path, view, run, task.row_begin, head, HeadsEnd(task.kv_head),
+                task.tile_begin, task.tile_end,
+                PartialsOf(task.first_partial - static_cast<size_t>(task.tile_begin), view) +
+                    static_cast<size_t>(task.tile_begin) *
+                        static_cast<size_t>(HeadsEnd(task.kv_head) - head) *
+                        kernels::MlaPartialFloats(view),
+                scratch);
+          }
+        }
+      },
+      kChunkNanoseconds / std::max<int64_t>(task_ns, 1) + 1);
+  for (const MergeTask& merge : tasks_.merges()) {
+    kernels::MlaMerge(context_.path, view, RunOf(merge.run), merge.row, merge.kv_head * kTaskHeads,
+                      HeadsEnd(merge.kv_head), PartialsOf(merge.first_partial, view));
+  }
+}
+
+}  // namespace sluice::engine

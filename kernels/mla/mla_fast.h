@@ -1,0 +1,327 @@
+// The fast latent attention, written once for any vector width. Included only by the files of one
+// instruction set, each with its own Simd: everything here has internal linkage, so that no AVX-512
+// copy can reach a processor without it.
+//
+// Arithmetic, the same for one vector and for many: a score is one chain of fused multiply-adds per
+// lane over ascending elements, then one fixed tree over the lanes; weighted latents are one chain
+// over ascending positions; sums of weights go lane by lane and end in the same tree. How many
+// vectors and positions a register tile holds changes none of these chains. Pages are expanded to
+// f32 first, to exactly what LoadMlaRow gives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/fp/fp.h"
+#include "kernels/mla/mla_impl.h"
+
+// Register tiles are arrays indexed by loops of constant length: unrolled early, they live in
+// registers.
+#if defined(__clang__)
+#define SLUICE_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define SLUICE_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace sluice::kernels::mla_internal {
+namespace {
+
+constexpr int kTileVectors = 4;  // query vectors of a register tile
+
+inline int Min(int a, int b) { return a < b ? a : b; }
+inline int Max(int a, int b) { return a > b ? a : b; }
+
+template <typename T>
+T ReadAt(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(value));
+  return value;
+}
+
+template <class Simd>
+void ExpandE4m3(const std::byte* codes, int n, float scale, float* to) {
+  const typename Simd::Vec factor = Simd::Set1(scale);
+  for (int i = 0; i < n; i += Simd::kLanes) {
+    Simd::Store(to + i, Simd::Mul(Simd::LoadE4m3(codes + i), factor));
+  }
+}
+
+template <class Simd>
+void ExpandInt8(const std::byte* codes, int n, float scale, float* to) {
+  const typename Simd::Vec factor = Simd::Set1(scale);
+  for (int i = 0; i < n; i += Simd::kLanes) {
+    Simd::Store(to + i, Simd::Mul(Simd::LoadInt8(codes + i), factor));
+  }
+}
+
+template <class Simd>
+void ExpandBf16(const std::byte* codes, int n, float* to) {
+  for (int i = 0; i < n; i += Simd::kLanes) Simd::Store(to + i, Simd::LoadBf16(codes + i * 2));
+}
+
+// One row of a page as float32 [latent + rope].
+template <class Simd>
+void ExpandRow(const MlaLayerView& layer, const std::byte* page, int64_t row, float* to) {
+  const int latent = layer.latent;
+  const int rope = layer.rope;
+  const std::byte* const latent_at = page + layer.latent_offset;
+  const std::byte* const rope_at = page + layer.rope_offset;
+  if (layer.format == KvFormat::kMlaFp8) {
+    const auto scale = static_cast<uint8_t>(page[layer.latent_scale_offset + row]);
+    ExpandE4m3<Simd>(latent_at + row * latent, latent, Ue8m0ToFloat(scale), to);
+    const float rope_scale =
+        Bf16ToFloat(ReadAt<uint16_t>(page + layer.rope_scale_offset + row * 2));
+    ExpandInt8<Simd>(rope_at + row * rope, rope, rope_scale, to + latent);
+  } else if (layer.format == KvFormat::kMlaFp8Tiles) {
+    const std::byte* const codes = latent_at + row * MlaTilesRowBytes(latent, rope);
+    const std::byte* scales = codes + latent;
+    for (int d = 0; d < latent; d += kMlaScaleTile, scales += 4) {
+      ExpandE4m3<Simd>(codes + d, Min(kMlaScaleTile, latent - d), ReadAt<float>(scales), to + d);
+    }
+    ExpandBf16<Simd>(scales, rope, to + latent);
+  } else if (layer.format == KvFormat::kBf16) {
+    ExpandBf16<Simd>(latent_at + row * latent * 2, latent, to);
+    ExpandBf16<Simd>(rope_at + row * rope * 2, rope, to + latent);
+  } else {
+    std::memcpy(to, latent_at + row * latent * 4, static_cast<size_t>(latent) * 4);
+    std::memcpy(to + latent, rope_at + row * rope * 4, static_cast<size_t>(rope) * 4);
+  }
+}
+
+// Rows [begin, begin + count) of the tile; with their rope part for scores, without for values.
+template <class Simd>
+void ExpandBlock(const TileArgs& args, int begin, int count, float* rows) {
+  const MlaLayerView& layer = *args.layer;
+  for (int t = 0; t < count; ++t) {
+    const int64_t position = args.first + begin + t;
+    ExpandRow<Simd>(layer, args.pages[position / layer.page_tokens], position % layer.page_tokens,
+                    rows + int64_t{t} * layer.width());
+  }
+}
+
+// Calls fn<n>() for n = 1..kTileVectors.
+template <class Fn>
+void WithVectors(int n, Fn fn) {
+  switch (n) {
+    case 4:
+      return fn.template operator()<4>();
+    case 3:
+      return fn.template operator()<3>();
+    case 2:
+      return fn.template operator()<2>();
+    default:
+      return fn.template operator()<1>();
+  }
+}
+
+// Scores of kVectors query vectors against kRows rows.
+template <class Simd, int kVectors, int kRows>
+void ScoreTile(const float* q, const float* rows, int width, float* scores) {
+  using Vec = typename Simd::Vec;
+  Vec acc[kVectors][kRows];
+  SLUICE_UNROLL
+  for (int m = 0; m < kVectors; ++m) {
+    SLUICE_UNROLL
+    for (int t = 0; t < kRows; ++t) acc[m][t] = Simd::Zero();
+  }
+  for (int d = 0; d < width; d += Simd::kLanes) {
+    Vec keys[kRows];
+    SLUICE_UNROLL
+    for (int t = 0; t < kRows; ++t) keys[t] = Simd::Load(rows + int64_t{t} * width + d);
+    SLUICE_UNROLL
+    for (int m = 0; m < kVectors; ++m) {
+      const Vec query = Simd::Load(q + int64_t{m} * width + d);
+      SLUICE_UNROLL
+      for (int t = 0; t < kRows; ++t) acc[m][t] = Simd::Fma(query, keys[t], acc[m][t]);
+    }
+  }
+  SLUICE_UNROLL
+  for (int m = 0; m < kVectors; ++m) {
+    SLUICE_UNROLL
+    for (int t = 0; t < kRows; ++t) scores[int64_t{m} * kTile + t] = Simd::ReduceAdd(acc[m][t]);
+  }
+}
+
+// Scores of all vectors against the `count` expanded rows at `begin` of the tile.
+template <class Simd>
+void ScoreBlock(const TileArgs& args, int begin, int count, const float* rows, float* scores) {
+  const int width = args.layer->width();
+  for (int i = 0; i < args.vectors; i += kTileVectors) {
+    WithVectors(Min(kTileVectors, args.vectors - i), [&]<int kVectors>() {
+      const float* const q = args.q + int64_t{i} * width;
+      float* const to = scores + int64_t{i} * kTile + begin;
+      int t = 0;
+      for (; t + Simd::kScoreRows <= count; t += Simd::kScoreRows) {
+        ScoreTile<Simd, kVectors, Simd::kScoreRows>(q, rows + int64_t{t} * width, width, to + t);
+      }
+      for (; t < count; ++t) {
+        ScoreTile<Simd, kVectors, 1>(q, rows + int64_t{t} * width, width, to + t);
+      }
+    });
+  }
+}
+
+// Turns the first `end` scores of one vector into weights exp2(score - maximum).
+template <class Simd>
+void Softmax(int end, float* scores, float* partial) {
+  using Vec = typename Simd::Vec;
+  Vec max = Simd::Set1(-__builtin_inff());
+  for (int t = 0; t < end; t += Simd::kLanes) {
+    max = Simd::Max(max, Simd::First(Simd::Load(scores + t), end - t, -__builtin_inff()));
+  }
+  partial[0] = Simd::ReduceMax(max);
+  const Vec shift = Simd::Set1(partial[0]);
+  Vec sum = Simd::Zero();
+  for (int t = 0; t < end; t += Simd::kLanes) {
+    const Vec weight = Simd::Exp2(Simd::Sub(Simd::Load(scores + t), shift));
+    sum = Simd::Add(sum, Simd::First(weight, end - t, 0.0f));
+    Simd::Store(scores + t, weight);
+  }
+  partial[1] = Simd::ReduceAdd(sum);
+}
+
+// acc[m][0, kParts * lanes) += weights[m][t] * rows[t][d...], t ascending over [begin, end).
+template <class Simd, int kVectors, int kParts>
+void ValueTile(const float* weights, const float* rows, int width, int64_t stride, int begin,
+               int end, float* acc) {
+  using Vec = typename Simd::Vec;
+  Vec sums[kVectors][kParts];
+  SLUICE_UNROLL
+  for (int m = 0; m < kVectors; ++m) {
+    SLUICE_UNROLL
+    for (int i = 0; i < kParts; ++i) sums[m][i] = Simd::Load(acc + m * stride + i * Simd::kLanes);
+  }
+  for (int t = begin; t < end; ++t) {
+    Vec values[kParts];
+    SLUICE_UNROLL
+    for (int i = 0; i < kParts; ++i) {
+      values[i] = Simd::Load(rows + int64_t{t} * width + i * Simd::kLanes);
+    }
+    SLUICE_UNROLL
+    for (int m = 0; m < kVectors; ++m) {
+      const Vec weight = Simd::Set1(weights[int64_t{m} * kTile + t]);
+      SLUICE_UNROLL
+      for (int i = 0; i < kParts; ++i) sums[m][i] = Simd::Fma(weight, values[i], sums[m][i]);
+    }
+  }
+  SLUICE_UNROLL
+  for (int m = 0; m < kVectors; ++m) {
+    SLUICE_UNROLL
+    for (int i = 0; i < kParts; ++i) Simd::Store(acc + m * stride + i * Simd::kLanes, sums[m][i]);
+  }
+}
+
+template <class Simd, int kVectors>
+void ValueVectors(const MlaLayerView& layer, const float* weights, const float* rows, int begin,
+                  int end, float* acc) {
+  constexpr int kStep = Simd::kValueParts * Simd::kLanes;
+  const int64_t stride = PartialFloats(layer.latent);
+  int d = 0;
+  for (; d + kStep <= layer.latent; d += kStep) {
+    ValueTile<Simd, kVectors, Simd::kValueParts>(weights, rows + d, layer.width(), stride, begin,
+                                                 end, acc + d);
+  }
+  for (; d < layer.latent; d += Simd::kLanes) {
+    ValueTile<Simd, kVectors, 1>(weights, rows + d, layer.width(), stride, begin, end, acc + d);
+  }
+}
+
+// Adds the block's rows to the sums of all vectors, as far as each goes. Vectors of a register tile
+// run together up to the shortest one's end; the rest of the longer ones follows alone.
+template <class Simd>
+void ValueBlock(const TileArgs& args, int first, int count, const float* rows,
+                const float* scores) {
+  const MlaLayerView& layer = *args.layer;
+  const int64_t stride = PartialFloats(layer.latent);
+  for (int i = 0; i < args.vectors; i += kTileVectors) {
+    const float* const weights = scores + int64_t{i} * kTile + first;
+    float* const acc = args.partials + i * stride + kPartialHead;
+    const int vectors = Min(kTileVectors, args.vectors - i);
+    // Ends ascend: the first vector of the tile is the shortest.
+    const int common = Max(0, Min(count, args.ends[i] - first));
+    WithVectors(vectors, [&]<int kVectors>() {
+      ValueVectors<Simd, kVectors>(layer, weights, rows, 0, common, acc);
+    });
+    for (int m = 1; m < vectors; ++m) {
+      const int end = Min(count, args.ends[i + m] - first);
+      if (end <= common) continue;
+      ValueVectors<Simd, 1>(layer, weights + int64_t{m} * kTile, rows, common, end,
+                            acc + m * stride);
+    }
+  }
+}
+
+template <class Simd>
+void FastTile(const TileArgs& args) {
+  const MlaLayerView& layer = *args.layer;
+  float* const rows = args.scratch;
+  float* const scores = rows + int64_t{kBlock} * layer.width();
+  const int last_end = args.ends[args.vectors - 1];
+  for (int first = 0; first < last_end; first += kBlock) {
+    const int count = Min(kBlock, last_end - first);
+    ExpandBlock<Simd>(args, first, count, rows);
+    ScoreBlock<Simd>(args, first, count, rows, scores);
+  }
+  for (int i = 0; i < args.vectors; ++i) {
+    float* const partial = args.partials + i * PartialFloats(layer.latent);
+    Softmax<Simd>(args.ends[i], scores + int64_t{i} * kTile, partial);
+    std::memset(partial + kPartialHead, 0, static_cast<size_t>(layer.latent) * sizeof(float));
+  }
+  for (int first = 0; first < last_end; first += kBlock) {
+    const int count = Min(kBlock, last_end - first);
+    ExpandBlock<Simd>(args, first, count, rows);
+    ValueBlock<Simd>(args, first, count, rows, scores);
+  }
+}
+
+template <class Simd>
+void FastMerge(float* state, const float* partial, int latent) {
+  using Vec = typename Simd::Vec;
+  const float max = state[0] > partial[0] ? state[0] : partial[0];
+  const Vec old_weight = Simd::Exp2(Simd::Set1(state[0] - max));
+  const Vec new_weight = Simd::Exp2(Simd::Set1(partial[0] - max));
+  float sum[Simd::kLanes];
+  Simd::Store(sum, Simd::Fma(Simd::Set1(state[1]), old_weight,
+                             Simd::Mul(Simd::Set1(partial[1]), new_weight)));
+  state[0] = max;
+  state[1] = sum[0];
+  for (int d = kPartialHead; d < kPartialHead + latent; d += Simd::kLanes) {
+    const Vec added = Simd::Mul(Simd::Load(partial + d), new_weight);
+    Simd::Store(state + d, Simd::Fma(Simd::Load(state + d), old_weight, added));
+  }
+}
+
+template <class Simd>
+void FastFinish(const float* state, int latent, float* out) {
+  const typename Simd::Vec factor = Simd::Set1(1.0f / state[1]);
+  for (int d = 0; d < latent; d += Simd::kLanes) {
+    Simd::Store(out + d, Simd::Mul(Simd::Load(state + kPartialHead + d), factor));
+  }
+}
+
+constexpr float kLog2E = 1.44269504f;
+
+// 2^f = 1 + f (c1 + f (c2 + ...)) on [-0.5, 0.5]: minimax with relative error 2e-9, so float32
+// rounding decides.
+constexpr float kExp2[] = {1.0f,
+                           0.6931471824645996f,
+                           0.24022647738456726f,
+                           0.055503323674201965f,
+                           0.00961843691766262f,
+                           0.0013398873852565885f,
+                           0.00015353361959569156f};
+// Weights below 2^-126 would be subnormal; they are nothing beside the maximum's weight of 1.
+constexpr float kExp2Min = -126.0f;
+
+// The polynomial at f.
+template <class Simd>
+typename Simd::Vec Exp2Fraction(typename Simd::Vec f) {
+  typename Simd::Vec p = Simd::Set1(kExp2[6]);
+  SLUICE_UNROLL
+  for (int i = 5; i >= 0; --i) p = Simd::Fma(p, f, Simd::Set1(kExp2[i]));
+  return p;
+}
+
+}  // namespace
+}  // namespace sluice::kernels::mla_internal

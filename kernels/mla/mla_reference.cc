@@ -1,0 +1,71 @@
+// Plain float32 over the dequantised rows: the definition that the fast paths are tested against.
+#include <cmath>
+
+#include "kernels/kv_store/mla_store.h"
+#include "kernels/mla/mla_impl.h"
+
+namespace sluice::kernels::mla_internal {
+namespace {
+
+void LoadRow(const TileArgs& args, int t, float* row) {
+  const int64_t position = args.first + t;
+  const int page_tokens = args.layer->page_tokens;
+  LoadMlaRow(*args.layer, args.pages[position / page_tokens],
+             static_cast<int>(position % page_tokens), row);
+}
+
+void Tile(const TileArgs& args) {
+  const int width = args.layer->width();
+  const int latent = args.layer->latent;
+  float* const row = args.scratch;
+  float* const scores = args.scratch + int64_t{kBlock} * width;
+  const int last_end = args.ends[args.vectors - 1];
+  for (int i = 0; i < args.vectors; ++i) {
+    float* const partial = args.partials + i * PartialFloats(latent);
+    partial[0] = -INFINITY;
+    for (int d = 1; d < kPartialHead + latent; ++d) partial[d] = 0;
+  }
+  for (int t = 0; t < last_end; ++t) {
+    LoadRow(args, t, row);
+    for (int i = 0; i < args.vectors; ++i) {
+      if (t >= args.ends[i]) continue;
+      const float* const q = args.q + int64_t{i} * width;
+      float* const max = args.partials + i * PartialFloats(latent);
+      float dot = 0;
+      for (int d = 0; d < width; ++d) dot += q[d] * row[d];
+      scores[int64_t{i} * kTile + t] = dot;
+      *max = dot > *max ? dot : *max;
+    }
+  }
+  for (int t = 0; t < last_end; ++t) {
+    LoadRow(args, t, row);
+    for (int i = 0; i < args.vectors; ++i) {
+      if (t >= args.ends[i]) continue;
+      float* const partial = args.partials + i * PartialFloats(latent);
+      const float p = std::exp(scores[int64_t{i} * kTile + t] - partial[0]);
+      partial[1] += p;
+      for (int d = 0; d < latent; ++d) partial[kPartialHead + d] += p * row[d];
+    }
+  }
+}
+
+void Merge(float* state, const float* partial, int latent) {
+  const float max = state[0] > partial[0] ? state[0] : partial[0];
+  const float old_weight = std::exp(state[0] - max);
+  const float new_weight = std::exp(partial[0] - max);
+  state[0] = max;
+  state[1] = state[1] * old_weight + partial[1] * new_weight;
+  for (int d = kPartialHead; d < kPartialHead + latent; ++d) {
+    state[d] = state[d] * old_weight + partial[d] * new_weight;
+  }
+}
+
+void Finish(const float* state, int latent, float* out) {
+  for (int d = 0; d < latent; ++d) out[d] = state[kPartialHead + d] / state[1];
+}
+
+}  // namespace
+
+const PathKernels kReference = {1.0f, Tile, Merge, Finish};
+
+}  // namespace sluice::kernels::mla_internal
