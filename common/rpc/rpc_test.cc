@@ -143,7 +143,7 @@ TEST(ServiceState, AdmitsUntilTheDrainAndWaitsForTheRest) {
 
 TEST(ServiceState, NobodyGoesOnBeforeTheDrainIsTold) {
   // Who waits for the drain destroys what the callback uses.
-  for (int round = 0; round < 100; ++round) {
+  for (int round = 0; round < 10; ++round) {
     ServiceState state;
     std::atomic<bool> told = false;
     state.OnReadyChanged([&](bool ready) {
