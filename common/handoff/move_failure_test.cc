@@ -102,6 +102,37 @@ TEST(Move, DamagedBytesAreRefused) {
   ExpectNothingHeld(test, &move);
 }
 
+// Codes without their scales would be attended as other values. The pieces are whole in every other
+// way: counts, places and the layout that both sides agreed on.
+TEST(Move, APageThatLacksAComponentIsRefused) {
+  for (kernels::KvFormat format : {kernels::KvFormat::kGqaFp8c, kernels::KvFormat::kGqaInt8c}) {
+    for (bool true_get : {true, false}) {
+      MoveOptions options;
+      options.true_get = true_get;
+      options.format = format;
+      options.digests = DigestMode::kOff;
+      MoveTest test(options);
+      const kernels::KvLayerView view = test.p.pool->layout().LayerView(0);
+      const uint32_t scales = view.v_offset - view.k_scale_offset;  // as large as those of V
+      test.p.tap->on_send = [&](v1::MoveMessage& message, std::vector<uint8_t>& payload) {
+        if (!message.has_offer()) return 1;
+        for (v1::Piece& piece : *message.mutable_offer()->mutable_pieces()) {
+          piece.set_bytes(piece.bytes() - scales);
+          if (!payload.empty()) payload.resize(payload.size() - scales);
+        }
+        return 1;
+      };
+      Move move;
+      RunMove(test, 20, &move);
+      ASSERT_TRUE(move.result.has_value());
+      EXPECT_FALSE(move.result->ok());
+      EXPECT_NE(move.result->status().message().find("its layers have"), absl::string_view::npos)
+          << move.result->status();
+      ExpectNothingHeld(test, &move);
+    }
+  }
+}
+
 TEST(Move, AFailedReadEndsTheMove) {
   MoveOptions options;
   options.link.fetch_error = 1.0;

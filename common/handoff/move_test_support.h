@@ -77,6 +77,7 @@ struct MoveOptions {
   size_t message_bytes_max = 1 << 20;
   size_t pages = 16;
   uint32_t layers = 4;
+  kernels::KvFormat format = kernels::KvFormat::kBf16;
   DigestMode digests = DigestMode::kFull;
   absl::Duration lease = absl::Seconds(10);
   double drift_margin = 0.01;
@@ -89,9 +90,11 @@ struct MoveOptions {
 inline constexpr uint32_t kTestPageTokens = 16;
 inline constexpr request::TokenId kTestVocabulary = 1000;
 
-inline kv::PageLayout TestLayout(uint32_t layers) {
+inline kv::PageLayout TestLayout(uint32_t layers,
+                                 kernels::KvFormat format = kernels::KvFormat::kBf16) {
   kv::LayoutSpec spec;
-  spec.format = kernels::KvFormat::kBf16;
+  spec.format = format;
+  spec.sink_rows = kernels::IsCentred(format) ? 1 : 0;
   spec.page_tokens = kTestPageTokens;
   spec.layers = layers;
   spec.kv_heads = 1;
@@ -109,7 +112,7 @@ class MoveNode final : public SourceEvents {
       : incarnation(1000 + number), loop(world.AddLoop(name)), random_(number + 17 * options.seed) {
     inner = *network.CreateTransport();
     tap = std::make_unique<TapTransport>(*inner, options.true_get, options.message_bytes_max);
-    const kv::PageLayout layout = TestLayout(options.layers);
+    const kv::PageLayout layout = TestLayout(options.layers, options.format);
     region_ = *tap->AllocateRegion(options.pages * layout.page_bytes());
     pool = *kv::PagePool::Create(region_.memory, layout, {.poison_freed = true});
     index = kv::PrefixIndex::Create(*pool);

@@ -162,14 +162,20 @@ TEST(Worker, BlocksOfOtherNumericsAreNeverPublishedAsOwn) {
 }
 
 TEST(Worker, AnotherLayoutIsRefusedWithBothDescriptions) {
-  NodeOptions other = TestNodeOptions();
-  other.model.layout = engine::ToyLayoutSpec(kernels::KvFormat::kF32);
-  WorkerTest test(other);
-  const absl::StatusOr<v1::Grant> grant = test.Reserve(ReserveFor(MakeRequest(2, 10, 5), test.p()));
-  ASSERT_TRUE(absl::IsFailedPrecondition(grant.status())) << grant.status();
-  for (WorkerNode* node : {&test.p(), &test.d()}) {
-    EXPECT_NE(grant.status().message().find(node->pool->layout().Describe()),
-              absl::string_view::npos);
+  kv::LayoutSpec other_centre = TestNodeOptions().model.layout;
+  other_centre.centre_digest = std::string(16, 'c');
+  for (const kv::LayoutSpec& layout :
+       {engine::ToyLayoutSpec(kernels::KvFormat::kF32), other_centre}) {
+    NodeOptions other = TestNodeOptions();
+    other.model.layout = layout;
+    WorkerTest test(other);
+    const absl::StatusOr<v1::Grant> grant =
+        test.Reserve(ReserveFor(MakeRequest(2, 10, 5), test.p()));
+    ASSERT_TRUE(absl::IsFailedPrecondition(grant.status())) << grant.status();
+    for (WorkerNode* node : {&test.p(), &test.d()}) {
+      EXPECT_NE(grant.status().message().find(node->pool->layout().Describe()),
+                absl::string_view::npos);
+    }
   }
 }
 

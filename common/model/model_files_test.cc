@@ -9,12 +9,14 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "formats/mapped_file.h"
 #include "formats/safetensors.h"
+#include "model/kv_centre.h"
 #include "model/numerics_id.h"
 #include "model/tokenizer_inputs.h"
 
@@ -206,6 +208,75 @@ TEST(TokenizerInputs, GgufWithoutATokenizerHasNone) {
   const auto inputs = ReadTokenizerInputs(Golden("gguf/tiny-llama.gguf"));
   ASSERT_TRUE(inputs.ok()) << inputs.status();
   EXPECT_EQ(inputs->kind, TokenizerInputs::Kind::kNone);
+}
+
+class KvCentreTest : public BrokenModel {
+ protected:
+  KvCentreTest() {
+    config_.layers = 2;
+    config_.kv_heads = 3;
+    config_.head_dim = 4;
+    centre_.layers = 2;
+    centre_.kv_heads = 3;
+    centre_.head_dim = 4;
+    for (int i = 0; i < 24; ++i) {
+      centre_.k.push_back(static_cast<float>(i) / 4 - 2);
+      centre_.v.push_back(static_cast<float>(i) / 8 - 1);
+    }
+  }
+  std::string File() const { return absl::StrCat(folder_, "/centre.safetensors"); }
+  std::string ReadError() const {
+    return std::string(ReadKvCentre(File(), config_).status().message());
+  }
+
+  ModelConfig config_;
+  KvCentre centre_;
+};
+
+TEST_F(KvCentreTest, WhatIsWrittenIsRead) {
+  ASSERT_TRUE(WriteKvCentre(File(), centre_).ok());
+  const auto read = ReadKvCentre(File(), config_);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->k, centre_.k);
+  EXPECT_EQ(read->v, centre_.v);
+  EXPECT_EQ(read->Digest(), centre_.Digest());
+}
+
+TEST_F(KvCentreTest, TheDigestFollowsEveryValueAndTheShape) {
+  const std::string digest = centre_.Digest();
+  EXPECT_EQ(digest.size(), 16u);
+  EXPECT_EQ(KvCentre().Digest(), "");
+  KvCentre other = centre_;
+  other.k[23] += 0.25f;
+  EXPECT_NE(other.Digest(), digest);
+  other = centre_;
+  std::swap(other.k, other.v);
+  EXPECT_NE(other.Digest(), digest);
+  other = centre_;
+  std::swap(other.layers, other.kv_heads);
+  EXPECT_NE(other.Digest(), digest);
+}
+
+TEST_F(KvCentreTest, FilesOfOtherModelsOrWithBadValuesAreRefused) {
+  EXPECT_TRUE(absl::IsNotFound(ReadKvCentre(File(), config_).status()));
+  ASSERT_TRUE(WriteKvCentre(File(), centre_).ok());
+  config_.layers = 5;
+  EXPECT_THAT(ReadError(), AllOf(HasSubstr("[2,3,4]"), HasSubstr("[5,3,4]")));
+  config_.layers = 2;
+  centre_.v[7] = std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(WriteKvCentre(File(), centre_).ok());
+  EXPECT_THAT(ReadError(), HasSubstr("element 7 of 'v_centre'"));
+  const formats::SafetensorsF32 other = {"other", {1}, {centre_.k.data(), 1}};
+  ASSERT_TRUE(formats::WriteSafetensors(File(), {&other, 1}).ok());
+  EXPECT_THAT(ReadError(), HasSubstr("no tensor 'k_centre'"));
+  std::ofstream(File()) << "not a safetensors file";
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadKvCentre(File(), config_).status()));
+}
+
+TEST(KvCentrePath, LiesBesideTheModel) {
+  EXPECT_EQ(KvCentrePath("/models/m.Q4_1.gguf"), "/models/m.Q4_1.kv_centre.safetensors");
+  EXPECT_EQ(KvCentrePath("/models/m"), "/models/m/kv_centre.safetensors");
+  EXPECT_EQ(KvCentrePath("/models/m/"), "/models/m/kv_centre.safetensors");
 }
 
 }  // namespace

@@ -14,7 +14,12 @@ namespace sluice::cli {
 
 void AddModelOptions(CLI::App& command, services::LocalModelOptions* options) {
   command.add_option("--model", options->path, "Model folder, .gguf file or toy")->required();
-  command.add_option("--kv", options->kv_format, "KV format: auto (FP8), f32, bf16, gqa_fp8, mla_fp8, mla_fp8_656")->capture_default_str();
+  command
+      .add_option("--kv", options->kv_format,
+                  "KV format: auto (FP8), f32, bf16, gqa_fp8, gqa_fp8c, gqa_int8c, mla_fp8, mla_fp8_656")
+      ->capture_default_str();
+  command.add_option("--kv-centre", options->kv_centre,
+                     "File of sluice calibrate, or none; default: the one beside the model");
   command.add_option("--kernels", options->kernels, "auto, reference, avx2 or avx512")->capture_default_str();
   command.add_option("--threads", options->threads, "Compute threads; 0: every usable core")->capture_default_str();
 }

@@ -28,12 +28,13 @@ void AddChatCommand(CLI::App& app, Command* run);       // chat
 void AddDoctorCommand(CLI::App& app, Command* run);     // doctor
 void AddBenchEngineCommand(CLI::App& bench, Command* run);  // bench engine
 void AddBenchServeCommand(CLI::App& bench, Command* run);   // bench serve
+void AddCalibrateCommand(CLI::App& app, Command* run);   // calibrate
 void AddPerplexityCommand(CLI::App& app, Command* run);  // perplexity
 void AddPlanCommand(CLI::App& app, Command* run);       // plan
 void AddQuantizeCommand(CLI::App& app, Command* run);   // quantize
 void AddUpCommands(CLI::App& app, Command* run);        // up, down
 
-// --model, --kv, --kernels, --threads.
+// --model, --kv, --kv-centre, --kernels, --threads.
 void AddModelOptions(CLI::App& command, services::LocalModelOptions* options);
 
 // "1,2,3" to ids. Errors: INVALID_ARGUMENT naming the part that is no number.

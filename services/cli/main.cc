@@ -25,6 +25,7 @@ int Main(int argc, char** argv) {
   AddLogitsCommand(app, &run);
   AddChatCommand(app, &run);
   AddDoctorCommand(app, &run);
+  AddCalibrateCommand(app, &run);
   AddPerplexityCommand(app, &run);
   AddPlanCommand(app, &run);
   AddQuantizeCommand(app, &run);

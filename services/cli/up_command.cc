@@ -295,7 +295,9 @@ void AddUpCommands(CLI::App& app, Command* run) {
   auto* split = up->add_option("--split", flags->split, "Where prompts are computed")
                     ->check(CLI::IsMember({"auto", "always", "never"}))
                     ->capture_default_str();
-  up->add_option("--kv", flags->kv, "KV format: auto (FP8), f32, bf16, gqa_fp8, mla_fp8, mla_fp8_656")->capture_default_str();
+  up->add_option("--kv", flags->kv,
+                 "KV format: auto (FP8), f32, bf16, gqa_fp8, gqa_fp8c, gqa_int8c, mla_fp8, mla_fp8_656")
+      ->capture_default_str();
   up->add_option("--transport", flags->transport, "How pages travel")
       ->check(CLI::IsMember({"ucx-shm", "ucx-tcp"}))
       ->capture_default_str();

@@ -4,15 +4,31 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "device/cpu.h"
 #include "engine/transformer/transformer_runner.h"
 #include "engine/toy_model.h"
 #include "kv/page_layout.h"
+#include "model/kv_centre.h"
 #include "model/model_files.h"
 #include "services/text_model/text_model.h"
 
 namespace sluice::services {
+namespace {
+
+absl::StatusOr<model::KvCentre> LoadCentre(const LocalModelOptions& options, const model::ModelConfig& config) {
+  if (options.kv_centre == "none") return model::KvCentre();
+  if (!options.kv_centre.empty()) return model::ReadKvCentre(options.kv_centre, config);
+  const std::string path = model::KvCentrePath(options.path);
+  absl::StatusOr<model::KvCentre> centre = model::ReadKvCentre(path, config);
+  if (!absl::IsNotFound(centre.status())) return centre;
+  SLUICE_LOG(kInfo) << "keys and values are not centred; sluice calibrate would make their errors smaller"
+                    << Field("missing", path);
+  return model::KvCentre();
+}
+
+}  // namespace
 
 absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options) {
   LocalModel model;
@@ -41,6 +57,10 @@ absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options) {
   runner.path = *path;
   runner.kv_format = format;
   runner.page_tokens = options.page_tokens;
+  const kv::KvKind kind = files->config().mla ? kv::KvKind::kLatent : kv::KvKind::kHeads;
+  if (kernels::IsCentred(format.value_or(kv::DefaultKvFormat(kind)))) {
+    SLUICE_ASSIGN_OR_RETURN(runner.centre, LoadCentre(options, files->config()));
+  }
   SLUICE_ASSIGN_OR_RETURN(model.runner, engine::TransformerRunner::Create(*files, runner, *model.threads));
   return model;
 }

@@ -17,6 +17,9 @@ struct LocalModelOptions {
   std::string path;                 // folder, .gguf file, or "toy"
   std::string kernels = "auto";     // auto, reference, avx2, avx512
   std::string kv_format = "auto";   // a KV format; auto: FP8 of the model's kind of attention
+  // What centred formats subtract: a file of `sluice calibrate`, which must be there; "none"; or
+  // empty: the file beside the model, none when there is none.
+  std::string kv_centre;
   uint32_t threads = 0;             // 0: every usable core
   uint32_t page_tokens = 0;         // 0: 32, with latent attention 64
 };

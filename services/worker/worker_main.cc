@@ -28,7 +28,9 @@ int WorkerMain(int argc, char** argv, const std::string& service) {
                                     {{"--model", "model.path", "model folder, GGUF file or toy"},
                                      {"--cache-manager", "cache_manager", "host:port of the cache-manager"},
                                      {"--kernels", "engine.kernels", "auto, reference, avx2 or avx512"},
-                                     {"--kv", "engine.kv_format", "auto, f32, bf16, gqa_fp8, mla_fp8 or mla_fp8_656"},
+                                     {"--kv", "engine.kv_format",
+                                      "auto, f32, bf16, gqa_fp8, gqa_fp8c, gqa_int8c, mla_fp8 or mla_fp8_656"},
+                                     {"--kv-centre", "engine.kv_centre", "file of sluice calibrate, or none"},
                                      {"--threads", "engine.threads", "compute threads"}}};
   const auto load = [&](const config::Sources& sources) {
     auto config = config::LoadWorkerConfig(sources, service);

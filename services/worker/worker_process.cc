@@ -98,6 +98,7 @@ absl::Status WorkerProcess::LoadModel() {
   options.path = config_.model().path();
   options.kernels = config_.engine().kernels();
   options.kv_format = config_.engine().kv_format();
+  options.kv_centre = config_.engine().kv_centre();
   options.threads = config_.engine().threads();
   options.page_tokens = config_.engine().page_tokens();
   SLUICE_ASSIGN_OR_RETURN(model_, LoadLocalModel(options));

@@ -10,11 +10,12 @@
 namespace sluice::engine {
 
 kv::LayoutSpec GqaLayoutSpec(const model::ModelConfig& config, kernels::KvFormat format,
-                             uint32_t page_tokens) {
+                             uint32_t page_tokens, const model::KvCentre& centre) {
   kv::LayoutSpec spec;
   spec.format = format;
   spec.page_tokens = page_tokens;
   spec.sink_rows = kernels::IsCentred(format) ? 1 : 0;
+  if (kernels::IsCentred(format)) spec.centre_digest = centre.Digest();
   spec.layers = static_cast<uint32_t>(config.layers);
   spec.kv_heads = static_cast<uint32_t>(config.kv_heads);
   spec.head_dim = static_cast<uint32_t>(config.head_dim);
@@ -23,10 +24,11 @@ kv::LayoutSpec GqaLayoutSpec(const model::ModelConfig& config, kernels::KvFormat
 }
 
 AttentionGqa::AttentionGqa(PassContext& context, absl::Span<const model::LayerWeights> layers,
-                           const kv::PageLayout& layout)
+                           const kv::PageLayout& layout, const model::KvCentre& centre)
     : context_(context),
       layers_(layers),
       layout_(layout),
+      centre_(centre),
       inverse_frequencies_(model::InverseFrequencies(context.config)),
       qkv_width_(context.config.q_width() + 2 * context.config.kv_width()) {
   const model::ModelConfig& config = context.config;
@@ -76,9 +78,18 @@ absl::Status AttentionGqa::BeginPass() {
   return absl::OkStatus();
 }
 
+kernels::KvLayerView AttentionGqa::View(int layer) const {
+  kernels::KvLayerView view = layout_.LayerView(static_cast<uint32_t>(layer));
+  if (!kernels::IsCentred(view.format) || centre_.empty()) return view;
+  const auto at = static_cast<size_t>(layer * view.kv_heads * view.head_dim);
+  view.k_centre = centre_.k.data() + at;
+  view.v_centre = centre_.v.data() + at;
+  return view;
+}
+
 void AttentionGqa::Forward(int layer, absl::FunctionRef<void()> stored) {
   const model::GqaWeights& gqa = weights(layer);
-  const kernels::KvLayerView view = layout_.LayerView(static_cast<uint32_t>(layer));
+  const kernels::KvLayerView view = View(layer);
   const int64_t width = context_.config.q_width();
   context_.Multiply(gqa.qkv, context_.input, context_.rows(), qkv_, qkv_width_);
   context_.ForEachRow([&](int64_t row, int) { FinishQkvRow(gqa, view, row); });

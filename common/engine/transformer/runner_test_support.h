@@ -12,6 +12,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/transformer/kv_calibration.h"
 #include "engine/transformer/transformer_runner.h"
 
 namespace sluice::engine::testing {
@@ -51,6 +52,31 @@ inline LoadedModel Load(absl::string_view path, const TransformerOptions& option
   EXPECT_TRUE(runner.ok()) << runner.status();
   loaded.runner = *std::move(runner);
   return loaded;
+}
+
+// The centre of a model, from a few tokens of its vocabulary.
+inline model::KvCentre CentreOf(absl::string_view path, TokenId seed = 1) {
+  const LoadedModel loaded = Load(path, {.kv_format = kernels::KvFormat::kF32});
+  std::vector<TokenId> tokens;
+  for (TokenId i = 0; i < 40; ++i) {
+    tokens.push_back((i * 7919 + seed) % loaded.runner->info().vocabulary);
+  }
+  auto centre = CalibrateKvCentre(*loaded.runner, tokens);
+  EXPECT_TRUE(centre.ok()) << centre.status();
+  return *std::move(centre);
+}
+
+inline bool HasLatentAttention(absl::string_view path) {
+  return model::ReadModelConfig(path)->mla.has_value();
+}
+
+// `options` with a centre and, unless they name a format, FP8 pages that use it; latent attention
+// has no such pages.
+inline TransformerOptions WithCentre(absl::string_view path, TransformerOptions options) {
+  if (HasLatentAttention(path)) return options;
+  if (!options.kv_format.has_value()) options.kv_format = kernels::KvFormat::kGqaFp8c;
+  options.centre = CentreOf(path);
+  return options;
 }
 
 // Logits of every position, the prompt fed in chunks of `chunk` tokens (0: at once).

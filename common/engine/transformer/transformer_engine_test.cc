@@ -53,8 +53,9 @@ class TransformerEngine : public ::testing::TestWithParam<std::string> {
     EXPECT_EQ(got.hashes, expected.hashes);
   }
 
-  testing::LoadedModel model_ =
-      testing::Load(GetParam(), {.path = kernels::BestIsaPath(), .page_tokens = 32});
+  testing::LoadedModel model_ = testing::Load(
+      GetParam(),
+      testing::WithCentre(GetParam(), {.path = kernels::BestIsaPath(), .page_tokens = 32}));
 };
 
 TEST_P(TransformerEngine, ChunksChangeNoBit) {

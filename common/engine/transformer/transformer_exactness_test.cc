@@ -39,10 +39,11 @@ constexpr size_t kLength = 2 * 256 + 75;
 
 class TransformerExactness : public ::testing::TestWithParam<std::tuple<std::string, IsaPath>> {
  protected:
-  // Without a format: FP8 pages.
+  // Without a format: FP8 pages, centred where the model's attention has such.
   LoadedModel Load(std::optional<KvFormat> format = std::nullopt, int workers = 2) const {
-    return testing::Load(ModelPath(std::get<0>(GetParam())),
-                         {.path = std::get<1>(GetParam()), .kv_format = format}, workers);
+    const std::string path = ModelPath(std::get<0>(GetParam()));
+    const TransformerOptions options = {.path = std::get<1>(GetParam()), .kv_format = format};
+    return testing::Load(path, testing::WithCentre(path, options), workers);
   }
 };
 
@@ -53,8 +54,15 @@ TEST_P(TransformerExactness, ChunkingChangesNoBit) {
   for (size_t chunk : {1u, 7u, 32u, 33u, 200u}) {
     EXPECT_TRUE(SameBits(AllLogits(fp8, tokens, chunk), whole)) << "chunk " << chunk;
   }
-  LoadedModel bf16 = Load(KvFormat::kBf16);
-  EXPECT_TRUE(SameBits(AllLogits(bf16, tokens, 33), AllLogits(bf16, tokens)));
+  std::vector<KvFormat> formats = {KvFormat::kBf16};
+  if (!testing::HasLatentAttention(ModelPath(std::get<0>(GetParam())))) {
+    formats.insert(formats.end(), {KvFormat::kGqaFp8, KvFormat::kGqaInt8c});
+  }
+  for (KvFormat format : formats) {
+    LoadedModel model = Load(format);
+    EXPECT_TRUE(SameBits(AllLogits(model, tokens, 33), AllLogits(model, tokens)))
+        << kv::KvFormatName(format);
+  }
 }
 
 TEST_P(TransformerExactness, ThreadsChangeNoBit) {

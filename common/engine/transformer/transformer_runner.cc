@@ -25,7 +25,22 @@ kv::LayoutSpec LayoutOf(const model::ModelConfig& config, const TransformerOptio
   if (config.mla) {
     return MlaLayoutSpec(config, format, options.page_tokens > 0 ? options.page_tokens : 64);
   }
-  return GqaLayoutSpec(config, format, options.page_tokens > 0 ? options.page_tokens : 32);
+  return GqaLayoutSpec(config, format, options.page_tokens > 0 ? options.page_tokens : 32,
+                       options.centre);
+}
+
+absl::Status CheckCentre(const model::ModelConfig& config, const model::KvCentre& centre) {
+  const uint64_t count = centre.layers * centre.kv_heads * centre.head_dim;
+  const bool fits = centre.layers == static_cast<uint64_t>(config.layers) &&
+                    centre.kv_heads == static_cast<uint64_t>(config.kv_heads) &&
+                    centre.head_dim == static_cast<uint64_t>(config.head_dim);
+  if (centre.empty() || (fits && centre.k.size() == count && centre.v.size() == count)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("a centre of ", centre.layers, " layers, ",
+                                                 centre.kv_heads, " KV heads and head dimension ",
+                                                 centre.head_dim, " for a model of ", config.layers,
+                                                 ", ", config.kv_heads, " and ", config.head_dim));
 }
 
 }  // namespace
@@ -34,7 +49,10 @@ TransformerRunner::TransformerRunner(const model::ModelConfig& config,
                                      const TransformerOptions& options,
                                      std::unique_ptr<model::LoadedWeights> weights,
                                      kv::PageLayout layout, device::ThreadPool& pool)
-    : config_(config), weights_(std::move(weights)), context_(config_, options.path, pool) {
+    : config_(config),
+      weights_(std::move(weights)),
+      centre_(options.centre),
+      context_(config_, options.path, pool) {
   info_.name = config.name;
   info_.vocabulary = config.vocabulary;
   info_.context_tokens = config.context_tokens;
@@ -54,7 +72,7 @@ void TransformerRunner::MakeUnits() {
   if (config_.mla) {
     attention_ = std::make_unique<AttentionMla>(context_, layers, info_.layout);
   } else {
-    attention_ = std::make_unique<AttentionGqa>(context_, layers, info_.layout);
+    attention_ = std::make_unique<AttentionGqa>(context_, layers, info_.layout, centre_);
   }
   for (const model::LayerWeights& layer : layers) {
     const bool sparse = std::holds_alternative<model::MoeWeights>(layer.ffn);
@@ -83,6 +101,7 @@ absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(
     return absl::UnimplementedError(
         absl::StrCat("this processor cannot run the kernels '", path_name, "'; use 'auto'"));
   }
+  SLUICE_RETURN_IF_ERROR(CheckCentre(config, options.centre));
   SLUICE_ASSIGN_OR_RETURN(kv::PageLayout layout, kv::PageLayout::Make(LayoutOf(config, options)));
   SLUICE_ASSIGN_OR_RETURN(auto weights, model::LoadedWeights::Load(files, options.path, pool));
   auto runner = std::unique_ptr<TransformerRunner>(

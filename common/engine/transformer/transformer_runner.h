@@ -11,6 +11,7 @@
 #include "engine/transformer/pass_context.h"
 #include "engine/transformer/units.h"
 #include "kernels/isa.h"
+#include "model/kv_centre.h"
 #include "model/model_files.h"
 #include "model/weights.h"
 
@@ -21,6 +22,8 @@ struct TransformerOptions {
   // Unset: FP8 of the model's kind of attention.
   std::optional<kernels::KvFormat> kv_format = std::nullopt;
   uint32_t page_tokens = 0;  // 0: 32, with latent attention 64
+  // What centred formats subtract; of the model's shape, or empty: then they subtract nothing.
+  model::KvCentre centre = {};
   // Rows that memory is reserved for at start; larger batches make it grow.
   int64_t reserved_rows = 512;
 };
@@ -56,6 +59,7 @@ class TransformerRunner final : public ModelRunner {
 
   const model::ModelConfig config_;
   const std::unique_ptr<model::LoadedWeights> weights_;
+  const model::KvCentre centre_;
   ModelInfo info_;
   PassContext context_;
   std::unique_ptr<AttentionUnit> attention_;

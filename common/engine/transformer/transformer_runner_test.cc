@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/transformer/runner_test_support.h"
+#include "kernels/kv_store/kv_store.h"
 
 namespace sluice::engine {
 namespace {
@@ -66,6 +67,73 @@ TEST_F(TransformerRunnerTest, NumericsIdFollowsPathAndLayout) {
   }
   std::sort(ids.begin(), ids.end());
   EXPECT_EQ(std::unique(ids.begin(), ids.end()), ids.end());
+}
+
+TEST_F(TransformerRunnerTest, TheCentreIsTheMeanOfKeysAndValues) {
+  LoadedModel exact = testing::Load(TinyLlama(), {.kv_format = KvFormat::kF32});
+  std::vector<TokenId> tokens;
+  for (TokenId i = 0; i < 50; ++i) tokens.push_back((i * 37 + 5) % 320);
+  const auto centre = CalibrateKvCentre(*exact.runner, tokens);
+  ASSERT_TRUE(centre.ok()) << centre.status();
+  const kv::PageLayout& layout = exact.runner->info().layout;
+  ASSERT_EQ(centre->layers, 3u);
+  ASSERT_EQ(centre->kv_heads, layout.spec().kv_heads);
+  ASSERT_EQ(centre->head_dim, layout.spec().head_dim);
+
+  const PagedSequence sequence(layout, 50);
+  const Segment segment = {tokens, 0, sequence.pages(), LogitsWanted::kNone};
+  ASSERT_TRUE(exact.runner->Forward({&segment, 1}, nullptr, {}).ok());
+  std::vector<const std::byte*> pages;
+  for (uint8_t* page : sequence.pages()) pages.push_back(reinterpret_cast<std::byte*>(page));
+  const size_t width = centre->kv_heads * centre->head_dim;
+  std::vector<float> k(width), v(width);
+  for (uint32_t layer = 0; layer < 3; ++layer) {
+    std::vector<double> k_mean(width), v_mean(width);
+    for (int position = 4; position < 50; ++position) {
+      kernels::LoadKv(layout.LayerView(layer), pages.data(), position, k.data(), v.data());
+      for (size_t i = 0; i < width; ++i) k_mean[i] += static_cast<double>(k[i]) / 46;
+      for (size_t i = 0; i < width; ++i) v_mean[i] += static_cast<double>(v[i]) / 46;
+    }
+    for (size_t i = 0; i < width; ++i) {  // bf16 keeps 8 bits
+      ASSERT_NEAR(centre->k[layer * width + i], k_mean[i], std::abs(k_mean[i]) / 250 + 1e-7);
+      ASSERT_NEAR(centre->v[layer * width + i], v_mean[i], std::abs(v_mean[i]) / 250 + 1e-7);
+    }
+  }
+}
+
+TEST_F(TransformerRunnerTest, CalibrationNeedsF32PagesAndTokens) {
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      CalibrateKvCentre(*model_.runner, std::vector<TokenId>(9, 5)).status()));
+  LoadedModel exact = testing::Load(TinyLlama(), {.kv_format = KvFormat::kF32});
+  for (const std::vector<TokenId>& tokens :
+       {std::vector<TokenId>(4, 5), std::vector<TokenId>(4097, 5), std::vector<TokenId>(9, 320)}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(CalibrateKvCentre(*exact.runner, tokens).status()));
+  }
+}
+
+// Workers with other centres, or without one, would attend other values: their pages differ.
+TEST_F(TransformerRunnerTest, TheCentreIsPartOfLayoutAndNumerics) {
+  const model::KvCentre centre = testing::CentreOf(TinyLlama(), 1);
+  const auto info = [&](KvFormat format, const model::KvCentre& used) {
+    return testing::Load(TinyLlama(), {.kv_format = format, .centre = used}).runner->info();
+  };
+  const ModelInfo base = info(KvFormat::kGqaFp8c, centre);
+  EXPECT_EQ(base.layout.spec().sink_rows, 1u);
+  EXPECT_EQ(base.layout.spec().centre_digest, centre.Digest());
+  EXPECT_EQ(info(KvFormat::kGqaFp8c, centre).numerics_id, base.numerics_id);
+  for (const model::KvCentre& other : {testing::CentreOf(TinyLlama(), 2), model::KvCentre()}) {
+    const ModelInfo changed = info(KvFormat::kGqaFp8c, other);
+    EXPECT_NE(changed.layout.hash(), base.layout.hash());
+    EXPECT_NE(changed.numerics_id, base.numerics_id);
+  }
+  EXPECT_EQ(info(KvFormat::kGqaFp8, centre).layout.spec().centre_digest, "");
+
+  model::KvCentre small = centre;
+  small.layers = 2;
+  const auto files = model::ModelFiles::Open(TinyLlama());
+  const auto made = TransformerRunner::Create(
+      **files, {.kv_format = KvFormat::kGqaFp8c, .centre = small}, *model_.pool);
+  EXPECT_TRUE(absl::IsInvalidArgument(made.status())) << made.status();
 }
 
 TEST_F(TransformerRunnerTest, WeightsAreReadOncePerPassWhateverTheBatch) {

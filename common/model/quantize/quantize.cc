@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "formats/mapped_file.h"
 #include "formats/safetensors.h"
+#include "model/kv_centre.h"
 #include "model/model_files.h"
 #include "model/quantize/encode.h"
 #include "model/quantize/matrix_coder.h"
@@ -227,8 +228,10 @@ class Quantizer {
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(source_, error)) {
       const std::string name = entry.path().filename();
-      if (!entry.is_regular_file() || absl::EndsWith(name, ".safetensors") ||
-          name == "model.safetensors.index.json" || name == "config.json") {
+      const bool weights =
+          absl::EndsWith(name, ".safetensors") && entry.path() != KvCentrePath(source_);
+      if (!entry.is_regular_file() || weights || name == "model.safetensors.index.json" ||
+          name == "config.json") {
         continue;
       }
       fs::copy_file(entry.path(), fs::path(out_) / name, error);

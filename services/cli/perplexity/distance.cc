@@ -49,6 +49,7 @@ DistanceSummary Distance::Summary() const {
   summary.kl_mean /= static_cast<double>(sorted.size());
   // The smallest value that at least 99 % of the positions do not exceed.
   summary.kl_p99 = sorted[(sorted.size() * 99 + 99) / 100 - 1];
+  summary.kl_max = sorted.back();
   summary.top1_agreement = static_cast<double>(same_top_) / static_cast<double>(sorted.size());
   return summary;
 }

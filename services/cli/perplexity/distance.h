@@ -14,6 +14,7 @@ struct DistanceSummary {
   double nll = 0;       // mean negative log-likelihood of a token
   double kl_mean = 0;   // KL(reference || logits) over the positions
   double kl_p99 = 0;
+  double kl_max = 0;
   double top1_agreement = 0;  // share of positions with the same likeliest token, lowest id on ties
 };
 

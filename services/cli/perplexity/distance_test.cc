@@ -29,6 +29,7 @@ TEST(Distance, KlIsOfTheReferenceAndShiftsDoNotMatter) {
   const double kl = 0.25 * std::log(0.25 / 0.5) + 0.75 * std::log(0.75 / 0.5);
   EXPECT_NEAR(summary.kl_mean, kl / 2, 1e-6);
   EXPECT_NEAR(summary.kl_p99, kl, 1e-6);
+  EXPECT_NEAR(summary.kl_max, kl, 1e-6);
   EXPECT_EQ(summary.top1_agreement, 0.5);  // the lowest id wins the tie
 }
 
@@ -39,6 +40,7 @@ TEST(Distance, P99LeavesOnePositionInAHundredOut) {
   for (int i = 0; i < 99; ++i) distance.AddComparison(even, even);
   distance.AddComparison(even, far);
   EXPECT_NEAR(distance.Summary().kl_p99, 0, 1e-12);
+  EXPECT_GT(distance.Summary().kl_max, 1);
   distance.AddComparison(even, far);
   EXPECT_GT(distance.Summary().kl_p99, 1);
 }

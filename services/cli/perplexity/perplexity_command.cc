@@ -22,6 +22,11 @@ struct PerplexityFlags {
   std::string file;
   std::string against;
   std::string against_model;
+  std::string against_kernels;
+
+  bool compared() const {
+    return !against.empty() || !against_model.empty() || !against_kernels.empty();
+  }
   uint32_t window = 1024;
   uint32_t tokens_max = 0;
   bool json = false;
@@ -32,12 +37,16 @@ absl::StatusOr<std::unique_ptr<LocalSession>> Open(services::LocalModelOptions o
   return LocalSession::Create(options, window, engine::EngineOptions());
 }
 
-// The other model or format to compare with; null when there is none.
+// The other model, format or kernels to compare with; null when there is none.
 absl::StatusOr<std::unique_ptr<LocalSession>> OpenReference(const PerplexityFlags& flags) {
-  if (flags.against.empty() && flags.against_model.empty()) return nullptr;
+  if (!flags.compared()) return nullptr;
   services::LocalModelOptions options = flags.model;
   if (!flags.against.empty()) options.kv_format = flags.against;
-  if (!flags.against_model.empty()) options.path = flags.against_model;
+  if (!flags.against_kernels.empty()) options.kernels = flags.against_kernels;
+  if (!flags.against_model.empty()) {
+    options.path = flags.against_model;
+    if (options.kv_centre != "none") options.kv_centre.clear();
+  }
   return Open(options, flags.window);
 }
 
@@ -77,6 +86,7 @@ void Print(const DistanceSummary& summary, bool compared, bool as_json) {
     if (compared) {
       object["kl_mean"] = summary.kl_mean;
       object["kl_p99"] = summary.kl_p99;
+      object["kl_max"] = summary.kl_max;
       object["top1_agreement"] = summary.top1_agreement;
     }
     return PrintLine(boost::json::serialize(object));
@@ -84,8 +94,9 @@ void Print(const DistanceSummary& summary, bool compared, bool as_json) {
   PrintLine(absl::StrFormat("%d tokens, %.4f nats a token, perplexity %.3f", summary.tokens,
                             summary.nll, std::exp(summary.nll)));
   if (!compared) return;
-  PrintLine(absl::StrFormat("KL mean %.3e, p99 %.3e, same likeliest token %.2f %%", summary.kl_mean,
-                            summary.kl_p99, 100 * summary.top1_agreement));
+  PrintLine(absl::StrFormat("KL mean %.3e, p99 %.3e, max %.3e, same likeliest token %.2f %%",
+                            summary.kl_mean, summary.kl_p99, summary.kl_max,
+                            100 * summary.top1_agreement));
 }
 
 absl::Status Perplexity(PerplexityFlags flags) {
@@ -128,6 +139,8 @@ void AddPerplexityCommand(CLI::App& app, Command* run) {
   command->add_option("--against", flags->against, "KV format to compare with");
   command->add_option("--against-model", flags->against_model,
                       "Model with the same vocabulary to compare with");
+  command->add_option("--against-kernels", flags->against_kernels,
+                      "Kernels to compare with: auto, reference, avx2 or avx512");
   command->add_option("--window", flags->window, "Tokens of a window")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
