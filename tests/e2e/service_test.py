@@ -1,6 +1,7 @@
 """Processes as an operator meets them: start, drain, exit codes, what goes wrong at start."""
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -82,6 +83,32 @@ class ServiceTest(unittest.TestCase):
                                                "--ignore-eos", "--json").stdout)
         self.assertEqual(result["prompt_tokens"], 2)
         self.assertEqual(len(result["token_ids"]), 4)
+
+    def test_calibrate_writes_what_centred_formats_load(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "tiny-llama")
+            shutil.copytree(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/models/tiny-llama"), model)
+            tokens = ",".join(str(i * 37 % 320) for i in range(64))
+
+            def logits(*flags):
+                out = os.path.join(folder, "logits.safetensors")
+                harness.run_sluice("logits", "--model", model, "--tokens", tokens, "--kv", "gqa_fp8c", "--out", out, *flags)
+                with open(out, "rb") as file:
+                    return file.read()
+
+            before = logits()
+            written = json.loads(harness.run_sluice("calibrate", "--model", model, "--tokens", tokens).stdout)
+            self.assertEqual(written["file"], os.path.join(model, "kv_centre.safetensors"))
+            self.assertEqual(written["tokens"], 64)
+            self.assertNotEqual(logits(), before)
+            self.assertEqual(logits("--kv-centre", written["file"]), logits())
+            self.assertEqual(logits("--kv-centre", "none"), before)
+            again = harness.run_sluice("calibrate", "--model", model, "--tokens", tokens, "--out", os.path.join(folder, "c"))
+            self.assertEqual(json.loads(again.stdout)["digest"], written["digest"])
+            missing = harness.run_sluice("generate", "--model", model, "--tokens", "1", "--kv", "gqa_fp8c", "--kv-centre",
+                                         os.path.join(folder, "none.safetensors"), check=False)
+            self.assertEqual(missing.returncode, 1)
+            self.assertIn("none.safetensors", missing.stderr)
 
     def test_doctor_looks_where_models_are_kept(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -14,14 +14,12 @@
 namespace sluice::cli {
 namespace {
 
-// Means over more tokens differ by less than the bf16 that they are rounded to.
-constexpr size_t kTokens = 512;
-
 struct CalibrateFlags {
   std::string model;
   std::string out;
   std::string file;
   std::string tokens;
+  uint32_t tokens_max = 512;
   uint32_t threads = 0;
 };
 
@@ -40,7 +38,7 @@ absl::Status Calibrate(const CalibrateFlags& flags) {
     return absl::InvalidArgumentError("the toy model attends nothing; there is no centre");
   }
   SLUICE_ASSIGN_OR_RETURN(std::vector<request::TokenId> tokens, TokensOf(flags));
-  if (tokens.size() > kTokens) tokens.resize(kTokens);
+  if (tokens.size() > flags.tokens_max) tokens.resize(flags.tokens_max);
   services::LocalModelOptions options;
   options.path = flags.model;
   options.kernels = "reference";
@@ -73,6 +71,9 @@ void AddCalibrateCommand(CLI::App& app, Command* run) {
   auto* file = command->add_option("--file", flags->file, "Text instead of the built-in one");
   command->add_option("--tokens", flags->tokens, "Ids, comma-separated, instead of a text")
       ->excludes(file);
+  command->add_option("--max-tokens", flags->tokens_max, "Only so many tokens")
+      ->check(CLI::Range(8, 1 << 20))
+      ->capture_default_str();
   command->add_option("--threads", flags->threads, "Compute threads; 0: every usable core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
