@@ -1,12 +1,14 @@
 """The chart renders, in the form that Kubernetes takes, and refuses what is wrong by name."""
 import json
+import pathlib
 import re
+import tempfile
 import unittest
 
 import chart
 import jsonschema
 import kubernetes_validate
-from chart import cases, of_kind, render
+from chart import by_component, cases, of_kind, render
 
 # The oldest version that the chart allows, and the newest that the validator knows.
 OLDEST = "1.30"
@@ -74,7 +76,8 @@ class ChartTest(unittest.TestCase):
                 ("model.volume.claim", "/model/volume", "claim"), ("networkPolicy.client", "/networkPolicy", "client"),
                 ("monitoring.rules.enable", "/monitoring/rules", "enable"),
                 ("prefill.pod.nodeselector", "/prefill/pod", "nodeselector"),
-                ("prefill.resources.limit.cpu", "/prefill/resources", "limit")):
+                ("prefill.resources.limit.cpu", "/prefill/resources", "limit"),
+                ("router.resources.requests.memroy", "/router/resources/requests", "memroy")):
             with self.subTest(path=path):
                 message = self.refusal("default", "--set", f"{path}=1")
                 self.assertIn(f"at '{where}': additional properties '{name}' not allowed", message)
@@ -85,7 +88,9 @@ class ChartTest(unittest.TestCase):
                                  ("prefill.config.engine.page_tokens=17", "/prefill/config/engine/page_tokens"),
                                  ("router.config.queue_max=0", "/router/config/queue_max"), ("image.tag=latest", "/image/tag"),
                                  ("drainSeconds=4000", "/drainSeconds"), ("model.path=model.gguf", "/model/path"),
-                                 ("transport.backends={ucx-shm}", "/transport/backends/0"), ("auth.key=a/b", "/auth/key")):
+                                 ("transport.backends={ucx-shm}", "/transport/backends/0"), ("auth.key=a/b", "/auth/key"),
+                                 ("fullnameOverride=a.b", "/fullnameOverride"), ("nameOverride=1a", "/nameOverride"),
+                                 ("router.resources.requests.cpu=half", "/router/resources/requests/cpu")):
             with self.subTest(assignment=assignment):
                 self.assertIn(f"at '{path}'", self.refusal("default", "--set", assignment))
 
@@ -100,7 +105,9 @@ class ChartTest(unittest.TestCase):
             ("default", ["rdma.resourceName=rdma/hca"], "does not name ucx-rdma"),
             ("monitoring", ["networkPolicy.monitoring=null"], "networkPolicy.monitoring lets nobody"),
             ("cert-manager", ["ingress.tls.secretName="], "set ingress.tls.secretName"),
-            ("tls", ["ingress.host="], "set ingress.host"))
+            ("tls", ["ingress.host="], "set ingress.host"),
+            ("many", ["prefill.autoscaling.minReplicas=50"], "prefill.autoscaling: minReplicas 50 is over maxReplicas 40"),
+            ("default", ["decode.rollingUpdate.maxUnavailable=0%"], "decode.rollingUpdate: maxSurge and maxUnavailable are both 0"))
         for case, assignments, message in refusals:
             with self.subTest(assignments=assignments):
                 self.assertIn(message, self.refusal(case, *(a for s in assignments for a in ("--set", s))))
@@ -114,6 +121,8 @@ class ChartTest(unittest.TestCase):
         # Handed to Kubernetes as they are, which checks them.
         passed_on = {f"pod/properties/affinity/properties/{kind}" for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")}
         passed_on |= {"env/properties/valueFrom", "labelSelector/properties/matchExpressions/items"}
+        # Helm adds it where the chart is a part of another one.
+        passed_on |= {"/properties/global"}
 
         def check(node, path):
             if node.get("type") == "object" and path.removeprefix("/definitions/") not in passed_on:
@@ -124,7 +133,33 @@ class ChartTest(unittest.TestCase):
                     check(value, f"{path}/{key}")
         check(schema, "")
         with open(chart.CHART / "values.yaml") as file:
-            self.assertEqual(set(chart.yaml.safe_load(file)), set(schema["properties"]))
+            self.assertEqual(set(chart.yaml.safe_load(file)) | {"global"}, set(schema["properties"]))
+
+    def test_amounts_may_be_fractions(self):
+        router = by_component(render("default", "--set-json", "router.resources.requests.cpu=0.5"), "Deployment")["router"]
+        self.assertEqual(router["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"], 0.5)
+
+    def test_a_part_of_another_chart(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "Chart.yaml").write_text("{apiVersion: v2, name: platform, version: 0.1.0}")
+            (folder / "charts").mkdir()
+            (folder / "charts/sluice").symlink_to(chart.CHART)
+            result = chart.helm("template", "platform", str(folder), "--set", "sluice.insecurePlaintext=true",
+                                "--set", "sluice.auth.existingSecret=keys")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_the_notes_warn_when_callers_are_shut_out(self):
+        def warns(case, *more):
+            result = chart.helm("install", "sluice", str(chart.CHART), *chart.flags(case), "--dry-run=client", *more)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return "networkPolicy.clients lets in pods of this namespace only" in result.stdout
+        ingress = ("--set", "ingress.enabled=true", "--set", "ingress.host=llm.example.org")
+        self.assertTrue(warns("default", *ingress))
+        self.assertTrue(warns("default", "--set", "router.service.type=LoadBalancer"))
+        self.assertFalse(warns("minimal", *ingress))
+        for case in ("cert-manager", "many"):
+            self.assertFalse(warns(case), case)
 
     def test_versions_are_those_of_the_build(self):
         with open(chart.CHART / "Chart.yaml") as file:

@@ -20,10 +20,15 @@ app.kubernetes.io/name: {{ include "sluice.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- define "sluice.labels" -}}
+{{/* Of pods: no versions, because a chart that changes nothing else must not restart them. */}}
+{{- define "sluice.podLabels" -}}
 {{ include "sluice.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: sluice
+{{- end -}}
+
+{{- define "sluice.labels" -}}
+{{ include "sluice.podLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}

@@ -37,4 +37,14 @@
 {{- fail "ingress.tls.issuer.name is set: set ingress.tls.secretName too, where the certificate shall go" -}}
 {{- end -}}
 {{- end -}}
+{{- range $name := list "router" "prefill" "decode" -}}
+{{- $scaling := (get $v $name).autoscaling -}}
+{{- if and $scaling.enabled (gt (int $scaling.minReplicas) (int $scaling.maxReplicas)) -}}
+{{- fail (printf "%s.autoscaling: minReplicas %d is over maxReplicas %d" $name (int $scaling.minReplicas) (int $scaling.maxReplicas)) -}}
+{{- end -}}
+{{- $update := (get $v $name).rollingUpdate -}}
+{{- if and (has (toString $update.maxSurge) (list "0" "0%")) (has (toString $update.maxUnavailable) (list "0" "0%")) -}}
+{{- fail (printf "%s.rollingUpdate: maxSurge and maxUnavailable are both 0: no pod could ever be replaced" $name) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}

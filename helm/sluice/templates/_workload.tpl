@@ -107,6 +107,8 @@ livenessProbe:
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 3
+  # What stands still does not drain: its streams wait for it to be gone, not for the pod's whole grace.
+  terminationGracePeriodSeconds: 15
 lifecycle:
   preStop:
     sleep: {seconds: 5}
@@ -132,15 +134,19 @@ volumeMounts:
 {{- if and (ne .name "cache-manager") (ne .root.Values.model.path "toy") -}}true{{- end -}}
 {{- end -}}
 
+{{- define "sluice.authVolume" -}}
+- name: auth
+  secret:
+    secretName: {{ .Values.auth.existingSecret }}
+    defaultMode: 0440
+    items: [{key: {{ .Values.auth.key }}, path: api-keys}]
+{{- end -}}
+
 {{- define "sluice.volumes" -}}
 - name: config
   configMap: {name: {{ include "sluice.fullname" .root }}-{{ .name }}}
 {{- if eq .name "router" }}
-- name: auth
-  secret:
-    secretName: {{ .root.Values.auth.existingSecret }}
-    defaultMode: 0440
-    items: [{key: {{ .root.Values.auth.key }}, path: api-keys}]
+{{ include "sluice.authVolume" .root }}
 {{- with .root.Values.cacheSecret }}
 {{- if .existingSecret }}
 - name: cache-secret
@@ -165,11 +171,11 @@ volumeMounts:
 {{- end }}
 {{- end -}}
 
-{{- define "sluice.podSpec" -}}
+{{/* What every pod has, that of `helm test` too. (root, name, pod) */}}
+{{- define "sluice.podBase" -}}
 serviceAccountName: {{ include "sluice.serviceAccount" .root }}
 automountServiceAccountToken: false
 enableServiceLinks: false
-terminationGracePeriodSeconds: {{ add .root.Values.drainSeconds 15 }}
 securityContext:
   {{- include "sluice.podSecurityContext" (include "sluice.asRoot" .) | nindent 2 }}
 {{- with .root.Values.imagePullSecrets }}
@@ -182,6 +188,11 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{- define "sluice.podSpec" -}}
+{{ include "sluice.podBase" . }}
+terminationGracePeriodSeconds: {{ add .root.Values.drainSeconds 15 }}
 {{- with .pod.topologySpread.keys }}
 topologySpreadConstraints:
   {{- range . }}
@@ -200,7 +211,7 @@ volumes:
   {{- include "sluice.volumes" . | nindent 2 }}
 {{- end -}}
 
-{{/* (root, name, values, replicas, resources, strategy) */}}
+{{/* (root, name, values, replicas, resources, strategy); without replicas an autoscaler sets them. */}}
 {{- define "sluice.deployment" -}}
 {{- $pod := mergeOverwrite (deepCopy .root.Values.pod) (deepCopy .values.pod) -}}
 {{- $args := merge (dict "pod" $pod) . -}}
@@ -209,11 +220,12 @@ kind: Deployment
 metadata:
   {{- include "sluice.componentMetadata" . | nindent 2 }}
 spec:
-  {{- with .replicas }}
-  replicas: {{ . }}
+  {{- if not (kindIs "invalid" .replicas) }}
+  replicas: {{ .replicas }}
   {{- end }}
   revisionHistoryLimit: 3
-  progressDeadlineSeconds: {{ add .root.Values.startSeconds 60 }}
+  # A pod may have to wait for the room of one that drains.
+  progressDeadlineSeconds: {{ add .root.Values.startSeconds .root.Values.drainSeconds 60 }}
   selector:
     matchLabels:
       {{- include "sluice.componentSelector" . | nindent 6 }}
@@ -227,7 +239,7 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
       labels:
-        {{- include "sluice.labels" .root | nindent 8 }}
+        {{- include "sluice.podLabels" .root | nindent 8 }}
         app.kubernetes.io/component: {{ .name }}
         {{- if include "sluice.isWorker" . }}
         llm-d.ai/inference-serving: "true"
@@ -249,11 +261,11 @@ spec:
   scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: {{ include "sluice.fullname" .root }}-{{ .name }}}
   minReplicas: {{ .values.autoscaling.minReplicas }}
   maxReplicas: {{ .values.autoscaling.maxReplicas }}
-  # A pod that goes must drain first, so one at a time and not at once.
+  # A pod that goes must drain first, so one at a time and not at once. Kubernetes takes no longer period than half an hour.
   behavior:
     scaleDown:
       stabilizationWindowSeconds: 300
-      policies: [{type: Pods, value: 1, periodSeconds: {{ add .root.Values.drainSeconds 15 }}}]
+      policies: [{type: Pods, value: 1, periodSeconds: {{ min 1800 (add .root.Values.drainSeconds 15) }}}]
   metrics:
     {{- if eq .name "router" }}
     - type: Resource
