@@ -23,7 +23,7 @@ class TransferTest(unittest.TestCase):
             sent_pieces = cluster.metric_sum("prefill", "sluice_kv_transfer_pieces_total", 'side="send"')
             received_pieces = cluster.metric_sum("decode", "sluice_kv_transfer_pieces_total", 'side="receive"')
             self.assertEqual(cluster.metric_sum("decode", "sluice_recomputed_tokens_total"), 0)
-            self.assertEqual(cluster.pages_in_use(), 0)
+            harness.wait_until(lambda: cluster.pages_in_use() == 0, "all pages are free or cached")
             return results, (sent, received, sent_pieces, received_pieces)
 
     def test_split_over_shm_and_tcp_and_local_agree(self):

@@ -66,7 +66,7 @@ class SplitTest(RunningCluster):
         received = 'sluice_kv_transfer_bytes_total{side="receive",transport="ucx-tcp"}'
         before = read_metrics(metrics).get(received, 0)
         self.ask("secret-key", "hello " * 20, max_tokens=4, ignore_eos=True)
-        self.assertGreater(read_metrics(metrics)[received], before)
+        wait_until(lambda: read_metrics(metrics).get(received, 0) > before, "the transfer is counted")
         for name in ("prefill", "decode"):
             ports = self.host.running[name].listens_on() - set(self.host.ports[name].values())
             self.assertTrue(ports and ports <= set(range(8090, 8098)), f"{name} listens on {ports}")
