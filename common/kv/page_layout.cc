@@ -134,7 +134,7 @@ absl::string_view KvFormatName(KvFormat format) {
 }
 
 KvFormat DefaultKvFormat(KvKind kind) {
-  return kind == KvKind::kLatent ? KvFormat::kMlaFp8 : KvFormat::kGqaFp8;
+  return kind == KvKind::kLatent ? KvFormat::kMlaFp8 : KvFormat::kGqaFp8c;
 }
 
 absl::StatusOr<KvFormat> ParseKvFormat(absl::string_view name) {

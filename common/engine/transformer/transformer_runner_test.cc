@@ -198,8 +198,8 @@ TEST_F(TransformerRunnerTest, BadBatchesAreErrorsNotCrashes) {
               HasSubstr("token -1"));
   EXPECT_THAT(std::string(Run(std::vector<TokenId>{1}, LogitsWanted::kLast, 2).message()),
               HasSubstr("wanted are 1 rows"));
-  EXPECT_THAT(std::string(Run(std::vector<TokenId>(65, 1), LogitsWanted::kLast, 1).message()),
-              HasSubstr("only 2 pages"));
+  EXPECT_THAT(std::string(Run(std::vector<TokenId>(96, 1), LogitsWanted::kLast, 1).message()),
+              HasSubstr("only 3 pages"));
 }
 
 }  // namespace
