@@ -90,6 +90,11 @@ struct MlaLayerView {
   uint32_t rope_offset = 0;
   uint32_t latent_scale_offset = 0;  // kMlaFp8
   uint32_t rope_scale_offset = 0;    // kMlaFp8
+  // Of layers that pick the positions they attend: index keys of `index` elements, with kF32
+  // [P][index] f32, else codes [P][index] e4m3 and scales [P] f32. 0: the layer has none.
+  int index = 0;
+  uint32_t index_offset = 0;
+  uint32_t index_scale_offset = 0;
 
   int width() const { return latent + rope; }
 };

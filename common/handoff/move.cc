@@ -117,6 +117,8 @@ v1::PageLayout ToProto(const kv::PageLayout& layout) {
   out.set_kv_heads(spec.kv_heads);
   out.set_head_dim(spec.head_dim);
   out.set_rope_dim(spec.rope_dim);
+  out.set_index_dim(spec.index_dim);
+  out.mutable_index_layers()->Add(spec.index_layers.begin(), spec.index_layers.end());
   out.set_rope_order(std::string(RopeOrderName(spec.rope_order)));
   out.set_sink_rows(spec.sink_rows);
   out.set_centre_digest(spec.centre_digest);
@@ -138,6 +140,8 @@ absl::StatusOr<kv::PageLayout> FromProto(const v1::PageLayout& layout) {
   spec.kv_heads = layout.kv_heads();
   spec.head_dim = layout.head_dim();
   spec.rope_dim = layout.rope_dim();
+  spec.index_dim = layout.index_dim();
+  spec.index_layers.assign(layout.index_layers().begin(), layout.index_layers().end());
   SLUICE_ASSIGN_OR_RETURN(spec.rope_order, ParseRopeOrder(layout.rope_order()));
   spec.sink_rows = layout.sink_rows();
   spec.centre_digest = layout.centre_digest();

@@ -1,10 +1,13 @@
 #include "kv/page_layout.h"
 
+#include <algorithm>
 #include <array>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/hash.h"
 
@@ -69,6 +72,29 @@ std::array<uint64_t, 4> ComponentBytes(const LayoutSpec& spec) {
   return spec.kind() == KvKind::kLatent ? LatentBytes(spec) : HeadBytes(spec);
 }
 
+// Bytes of the index keys and their scales in a layer that has them.
+std::array<uint64_t, 2> IndexBytes(const LayoutSpec& spec) {
+  const uint64_t rows = spec.page_tokens;
+  if (spec.format == KvFormat::kF32) return {Padded(rows * spec.index_dim * 4), 0};
+  return {Padded(rows * spec.index_dim), Padded(rows * 4)};
+}
+
+bool HasIndex(const LayoutSpec& spec, uint32_t layer) {
+  return std::binary_search(spec.index_layers.begin(), spec.index_layers.end(), layer);
+}
+
+absl::Status CheckIndex(const LayoutSpec& spec) {
+  const std::vector<uint32_t>& layers = spec.index_layers;
+  const bool ascending = std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
+  const bool none = spec.index_dim == 0 && layers.empty();
+  const bool fits = spec.kind() == KvKind::kLatent && spec.index_dim > 0 && spec.index_dim % 16 == 0 &&
+                    !layers.empty() && ascending && layers.back() < spec.layers;
+  if (none || fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "page layout: index keys of ", spec.index_dim, " elements in layers {", absl::StrJoin(layers, ","), "} of ",
+      spec.layers, "; they take latent attention, a multiple of 16 and ascending layers"));
+}
+
 // Errors that a format of another kind, or a latent cache with heads, brings.
 absl::Status CheckKind(const LayoutSpec& spec) {
   const bool latent = spec.kind() == KvKind::kLatent;
@@ -98,6 +124,7 @@ absl::Status CheckSpec(const LayoutSpec& spec) {
       {"layers", {spec.layers, 1, 1024}},      {"kv_heads", {spec.kv_heads, 1, 1024}},
       {"head_dim", {spec.head_dim, 16, spec.kind() == KvKind::kLatent ? 1024u : 256u}},
       {"rope_dim", {spec.rope_dim, 0, 256}},
+      {"index_dim", {spec.index_dim, 0, 256}},
       {"sink_rows", {spec.sink_rows, 0, kernels::IsCentred(spec.format) ? 1u : 16u}},
       {"shard.count", {spec.shard.count, 1, 1024}},
       {"shard.rank", {spec.shard.rank, 0, uint64_t{spec.shard.count} - (spec.shard.count > 0 ? 1 : 0)}}};
@@ -110,13 +137,16 @@ absl::Status CheckSpec(const LayoutSpec& spec) {
                                                    spec.head_dim, " must be multiples of 16"));
   }
   if (spec.centre_digest.size() > 64) return absl::InvalidArgumentError("page layout: centre digest over 64 bytes");
-  return CheckKind(spec);
+  const absl::Status kind = CheckKind(spec);
+  return kind.ok() ? CheckIndex(spec) : kind;
 }
 
 std::string DescribeSpec(const LayoutSpec& spec, uint64_t page_bytes) {
   return absl::StrCat("{version ", spec.version, ", format ", KvFormatName(spec.format), ", page_tokens ",
                       spec.page_tokens, ", layers ", spec.layers, ", kv_heads ", spec.kv_heads, ", head_dim ",
-                      spec.head_dim, ", rope_dim ", spec.rope_dim, ", rope ", spec.rope_order == RopeOrder::kHalfSplit ? "half_split" : "interleaved",
+                      spec.head_dim, ", rope_dim ", spec.rope_dim, ", index_dim ", spec.index_dim, " in layers {",
+                      absl::StrJoin(spec.index_layers, ","), "}, rope ",
+                      spec.rope_order == RopeOrder::kHalfSplit ? "half_split" : "interleaved",
                       ", sink_rows ", spec.sink_rows, ", centre ",
                       spec.centre_digest.empty() ? "none" : absl::BytesToHexString(spec.centre_digest), ", shard ",
                       spec.shard.rank, "/", spec.shard.count,
@@ -153,13 +183,19 @@ absl::StatusOr<PageLayout> PageLayout::Make(const LayoutSpec& spec) {
   layout.spec_ = spec;
   uint64_t layer_bytes = 0;
   for (uint64_t bytes : ComponentBytes(spec)) layer_bytes += bytes;
-  const uint64_t page_bytes = kPageHeaderBytes + layer_bytes * spec.layers;
+  const uint64_t index_bytes = IndexBytes(spec)[0] + IndexBytes(spec)[1];
+  const uint64_t page_bytes = kPageHeaderBytes + layer_bytes * spec.layers + index_bytes * spec.index_layers.size();
   if (page_bytes > kPageBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("page layout ", DescribeSpec(spec, page_bytes), ": a page of ",
                                                    page_bytes, " bytes is over ", kPageBytesMax,
                                                    "; use fewer page_tokens"));
   }
-  layout.layer_bytes_ = static_cast<uint32_t>(layer_bytes);
+  layout.layer_bytes_ = static_cast<uint32_t>(layer_bytes + (spec.index_layers.empty() ? 0 : index_bytes));
+  layout.layer_begin_ = {kPageHeaderBytes};
+  for (uint32_t i = 0; i < spec.layers; ++i) {
+    const uint64_t bytes = layer_bytes + (HasIndex(spec, i) ? index_bytes : 0);
+    layout.layer_begin_.push_back(layout.layer_begin_.back() + static_cast<uint32_t>(bytes));
+  }
   layout.page_bytes_ = static_cast<uint32_t>(page_bytes);
   const std::string text = DescribeSpec(spec, page_bytes);
   layout.hash_ = Hash128(text.data(), text.size());
@@ -175,7 +211,7 @@ kernels::KvLayerView PageLayout::LayerView(uint32_t layer) const {
   view.kv_heads = static_cast<int>(spec_.kv_heads);
   view.head_dim = static_cast<int>(spec_.head_dim);
   view.sink_rows = static_cast<int>(spec_.sink_rows);
-  view.k_offset = kPageHeaderBytes + layer * layer_bytes_;
+  view.k_offset = layer_begin_[layer];
   view.k_scale_offset = view.k_offset + static_cast<uint32_t>(bytes[0]);
   view.v_offset = view.k_scale_offset + static_cast<uint32_t>(bytes[1]);
   view.v_scale_offset = view.v_offset + static_cast<uint32_t>(bytes[2]);
@@ -190,16 +226,20 @@ kernels::MlaLayerView PageLayout::MlaView(uint32_t layer) const {
   view.page_tokens = static_cast<int>(spec_.page_tokens);
   view.latent = static_cast<int>(spec_.head_dim);
   view.rope = static_cast<int>(spec_.rope_dim);
-  view.latent_offset = kPageHeaderBytes + layer * layer_bytes_;
+  view.latent_offset = layer_begin_[layer];
   view.rope_offset = view.latent_offset + static_cast<uint32_t>(bytes[0]);
   view.latent_scale_offset = view.rope_offset + static_cast<uint32_t>(bytes[1]);
   view.rope_scale_offset = view.latent_scale_offset + static_cast<uint32_t>(bytes[2]);
+  if (!HasIndex(spec_, layer)) return view;
+  view.index = static_cast<int>(spec_.index_dim);
+  view.index_offset = view.rope_scale_offset + static_cast<uint32_t>(bytes[3]);
+  view.index_scale_offset = view.index_offset + static_cast<uint32_t>(IndexBytes(spec_)[0]);
   return view;
 }
 
 ByteRange PageLayout::PieceRange(uint32_t layer_begin, uint32_t layer_end) const {
   SLUICE_DCHECK(layer_begin <= layer_end && layer_end <= spec_.layers);
-  return {kPageHeaderBytes + layer_begin * layer_bytes_, (layer_end - layer_begin) * layer_bytes_};
+  return {layer_begin_[layer_begin], layer_begin_[layer_end] - layer_begin_[layer_begin]};
 }
 
 uint32_t PageLayout::PagesFor(uint32_t tokens) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/ids.h"
@@ -32,6 +33,9 @@ struct LayoutSpec {
   uint32_t kv_heads = 0;  // latent attention: 1
   uint32_t head_dim = 0;  // latent attention: width of the latent
   uint32_t rope_dim = 0;  // latent attention: width of the rotated key beside it; else 0
+  // Latent attention over picked positions: width of the index keys, and the layers that have them, ascending.
+  uint32_t index_dim = 0;
+  std::vector<uint32_t> index_layers;
   RopeOrder rope_order = RopeOrder::kHalfSplit;
   uint32_t sink_rows = 0;
   std::string centre_digest;  // empty: keys and values are not centred
@@ -67,6 +71,7 @@ class PageLayout {
   const LayoutSpec& spec() const { return spec_; }
   uint32_t page_tokens() const { return spec_.page_tokens; }
   uint32_t page_bytes() const { return page_bytes_; }
+  // Of the largest layer: those with index keys are larger than the others.
   uint32_t layer_bytes() const { return layer_bytes_; }
 
   // Where a layer's components lie, as kernels take it: of keys and values per head, and of latent
@@ -87,6 +92,7 @@ class PageLayout {
 
  private:
   LayoutSpec spec_;
+  std::vector<uint32_t> layer_begin_;  // [layers + 1] offsets in the page
   uint32_t layer_bytes_ = 0;
   uint32_t page_bytes_ = 0;
   Id128 hash_;

@@ -99,6 +99,30 @@ TEST(PageLayout, LatentComponentsFollowEachOther) {
   EXPECT_GE(bf16->BytesPerToken() / layout->BytesPerToken(), 1.98);
 }
 
+TEST(PageLayout, OnlyLayersThatPickHaveIndexKeys) {
+  LayoutSpec spec = KimiSpec(kernels::KvFormat::kMlaFp8);
+  const auto plain = PageLayout::Make(spec);
+  spec.index_dim = 128;
+  spec.index_layers = {0, 2};
+  const auto layout = PageLayout::Make(spec);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  const uint32_t keys = 64 * 132;
+  EXPECT_EQ(layout->page_bytes(), plain->page_bytes() + 2 * keys);
+  EXPECT_EQ(layout->layer_bytes(), plain->layer_bytes() + keys);
+  EXPECT_EQ(layout->MlaView(1).index, 0);
+  const kernels::MlaLayerView view = layout->MlaView(2);
+  EXPECT_EQ(view.index, 128);
+  EXPECT_EQ(view.latent_offset, 64u + 2 * plain->layer_bytes() + keys);
+  EXPECT_EQ(view.index_offset, view.latent_offset + plain->layer_bytes());
+  EXPECT_EQ(view.index_scale_offset, view.index_offset + 64 * 128);
+  EXPECT_EQ(layout->PieceRange(2, 61).offset + layout->PieceRange(2, 61).bytes, layout->page_bytes());
+  EXPECT_NE(layout->hash(), plain->hash());
+  for (const std::vector<uint32_t>& layers : {std::vector<uint32_t>{}, {2, 0}, {1, 1}, {61}}) {
+    spec.index_layers = layers;
+    EXPECT_FALSE(PageLayout::Make(spec).ok());
+  }
+}
+
 TEST(PageLayout, RefusesAFormatOfAnotherKind) {
   EXPECT_THAT(std::string(PageLayout::Make(KimiSpec(kernels::KvFormat::kGqaFp8)).status().message()),
               testing::HasSubstr("use mla_fp8"));

@@ -48,15 +48,16 @@ absl::StatusOr<ModelConfig> ReadHfConfig(absl::string_view folder) {
 
 }  // namespace
 
+int64_t TensorView::FileRow(int64_t i) const {
+  if (interleaved.count == 0) return i;
+  const int64_t rotated = i % interleaved.head_rows - interleaved.first;
+  if (rotated < 0 || rotated >= interleaved.count) return i;
+  const int64_t half = interleaved.count / 2;
+  return i + 2 * (rotated % half) + rotated / half - rotated;
+}
+
 kernels::WeightRow TensorView::Row(int64_t i) const {
-  if (interleaved.count != 0) {
-    const int64_t in_head = i % interleaved.head_rows;
-    const int64_t rotated = in_head - interleaved.first;
-    if (rotated >= 0 && rotated < interleaved.count) {
-      const int64_t half = interleaved.count / 2;
-      i += 2 * (rotated % half) + rotated / half - rotated;
-    }
-  }
+  i = FileRow(i);
   kernels::WeightRow row;
   row.data = data.data() + i * kernels::RowBytes(format, columns);
   if (scale_type == kernels::ScaleType::kNone) return row;

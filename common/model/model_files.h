@@ -35,6 +35,8 @@ struct TensorView {
 
   // Row `i` in the order of this project: rotation pairs are (i, i + count / 2).
   kernels::WeightRow Row(int64_t i) const;
+  // Where the file has that row.
+  int64_t FileRow(int64_t i) const;
 };
 
 // Immutable; any thread may read it. Everything returned lives as long as the object.

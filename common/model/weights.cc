@@ -117,8 +117,27 @@ class WeightLoader {
     }
     SLUICE_ASSIGN_OR_RETURN(TensorView kv_b, files_.Find(TensorRole::kKvB, i));
     DescribeHeads(path_, config_, kv_b.format, mla);
+    if (config_.has_indexer(i)) SLUICE_RETURN_IF_ERROR(PlanIndexer(i, &mla->indexer.emplace()));
     head_jobs_.push_back({mla, std::move(kv_b)});
     return PlanGroup({TensorRole::kO}, i, &mla->o);
+  }
+
+  absl::Status PlanIndexer(int32_t i, IndexerWeights* indexer) {
+    SLUICE_RETURN_IF_ERROR(PlanGroup({TensorRole::kIndexQ}, i, &indexer->q));
+    SLUICE_RETURN_IF_ERROR(
+        PlanGroup({TensorRole::kIndexK, TensorRole::kIndexWeights}, i, &indexer->key));
+    // The norm follows the rows of the key, wherever these were put for their rotation.
+    SLUICE_ASSIGN_OR_RETURN(const TensorView key, files_.Find(TensorRole::kIndexK, i));
+    for (const auto& [role, out] :
+         {std::pair(TensorRole::kIndexKNorm, &indexer->key_norm),
+          std::pair(TensorRole::kIndexKNormBias, &indexer->key_norm_bias)}) {
+      std::vector<float> values;
+      SLUICE_RETURN_IF_ERROR(LoadVector(role, i, &values));
+      for (int64_t row = 0; row < key.rows; ++row) {
+        out->push_back(values[static_cast<size_t>(key.FileRow(row))]);
+      }
+    }
+    return absl::OkStatus();
   }
 
   absl::Status PlanMoe(int32_t i, MoeWeights* moe) {
@@ -239,10 +258,6 @@ class WeightLoader {
 absl::StatusOr<std::unique_ptr<LoadedWeights>> LoadedWeights::Load(const ModelFiles& files,
                                                                    kernels::IsaPath path,
                                                                    device::ThreadPool& pool) {
-  if (files.config().dsa) {
-    return absl::UnimplementedError(
-        absl::StrCat(files.config().name, ": attention over indexed positions is not built yet"));
-  }
   auto weights = std::unique_ptr<LoadedWeights>(new LoadedWeights);
   SLUICE_RETURN_IF_ERROR(WeightLoader(files, path, weights.get()).Load(pool));
   return weights;

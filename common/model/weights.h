@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -40,6 +41,16 @@ struct GqaWeights {
   MatrixGroup o;  // [hidden]
 };
 
+// Picks the positions that latent attention attends: a score per position from small keys of its
+// own.
+struct IndexerWeights {
+  MatrixGroup q;  // [index heads x index dim], from the normed row of q_lora_rank
+  MatrixGroup
+      key;  // [index dim | index heads]: the key and the heads' weights, from the hidden row
+  std::vector<float> key_norm;  // [index dim] of a LayerNorm
+  std::vector<float> key_norm_bias;
+};
+
 // Multi-head latent attention, absorbed: k_up takes a head's query to the latent, v_up the attended
 // latent to the head's value.
 struct MlaWeights {
@@ -48,6 +59,7 @@ struct MlaWeights {
   std::vector<float> kv_norm;  // [kv_lora_rank]
   MatrixGroup q;               // [heads x head_dim], empty without q_lora_rank
   std::vector<kernels::PackedMatrix> k_up;  // of each head: [kv_lora_rank], from its nope part
+  std::optional<IndexerWeights> indexer;    // of layers that compute one
   std::vector<kernels::PackedMatrix> v_up;  // of each head: [v_head_dim], from kv_lora_rank
   MatrixGroup o;                            // [hidden]
 };

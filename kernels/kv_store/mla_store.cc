@@ -155,4 +155,37 @@ void LoadMlaRow(const MlaLayerView& layer, const std::byte* page, int row, float
   }
 }
 
+void StoreMlaIndex(IsaPath path, const MlaLayerView& layer, std::byte* const* pages,
+                   int64_t first_position, const float* keys, int64_t stride, int row_begin,
+                   int row_end) {
+  SLUICE_CHECK(layer.index > 0 && layer.index % 16 == 0) << "index " << layer.index;
+  const RowKernels& kernels = KernelsOf(path);
+  for (int r = row_begin; r < row_end; ++r) {
+    const int64_t position = first_position + r;
+    std::byte* const page = pages[position / layer.page_tokens];
+    const int row = static_cast<int>(position % layer.page_tokens);
+    const float* const key = keys + r * stride;
+    if (layer.format == KvFormat::kF32) {
+      StorePlain(kernels, KvFormat::kF32, page + layer.index_offset, row, key, layer.index);
+      continue;
+    }
+    constexpr float kLeast = 1e-4f;
+    const float amax = FiniteMax(kernels, key, layer.index);
+    const float scale = (amax > kLeast ? amax : kLeast) / kE4m3Max;
+    kernels.quantise_e4m3(
+        key, layer.index, 1.0f / scale,
+        reinterpret_cast<uint8_t*>(page + layer.index_offset + int64_t{row} * layer.index));
+    std::memcpy(page + layer.index_scale_offset + int64_t{row} * 4, &scale, 4);
+  }
+}
+
+void LoadMlaIndex(const MlaLayerView& layer, const std::byte* page, int row, float* out) {
+  if (layer.format == KvFormat::kF32) {
+    LoadPlain(KvFormat::kF32, page + layer.index_offset, row, layer.index, out);
+    return;
+  }
+  LoadE4m3(page + layer.index_offset + int64_t{row} * layer.index, layer.index,
+           Read<float>(page + layer.index_scale_offset + int64_t{row} * 4), out);
+}
+
 }  // namespace sluice::kernels

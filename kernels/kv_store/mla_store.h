@@ -31,6 +31,14 @@ struct MlaRows {
 void StoreMla(IsaPath path, const MlaLayerView& layer, std::byte* const* pages,
               int64_t first_position, const MlaRows& rows, int row_begin, int row_end);
 
+// Index keys [rows][index], after norm and rotation, into a layer that has them. Not f32: e4m3 over
+// max(amax, 1e-4) / 448. As StoreMla otherwise.
+void StoreMlaIndex(IsaPath path, const MlaLayerView& layer, std::byte* const* pages,
+                   int64_t first_position, const float* keys, int64_t stride, int row_begin,
+                   int row_end);
+// Reads one back: out [index].
+void LoadMlaIndex(const MlaLayerView& layer, const std::byte* page, int row, float* out);
+
 // Reads row `row` of a page back as float32: out [latent + rope]. What a page holds is what every
 // path attends, bit for bit.
 void LoadMlaRow(const MlaLayerView& layer, const std::byte* page, int row, float* out);

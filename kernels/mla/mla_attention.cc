@@ -1,7 +1,9 @@
 #include "kernels/mla/mla_attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "kernels/mla/mla_impl.h"
@@ -73,6 +75,11 @@ void ScaleQueries(const MlaLayerView& layer, const MlaRun& run, const Block& blo
   }
 }
 
+// How many rows of the cache a row attends.
+int64_t AttendedOf(const MlaRun& run, int row) {
+  return run.picks != nullptr ? run.pick_counts[row] : run.first_position + row + 1;
+}
+
 // Fills `args` for one tile: vectors whose row ends before the tile are left out at the front.
 // Returns the index of the first vector that takes part.
 int PrepareTile(const MlaRun& run, const Block& block, int64_t tile, int* ends, TileArgs* args) {
@@ -80,7 +87,7 @@ int PrepareTile(const MlaRun& run, const Block& block, int64_t tile, int* ends, 
   int first = 0;
   int vector = 0;
   for (int row = block.row_begin; row < block.row_end; ++row) {
-    const int64_t end = run.first_position + row + 1 - args->first;
+    const int64_t end = AttendedOf(run, row) - args->first;
     if (end <= 0) first += block.heads();
     for (int h = 0; h < block.heads(); ++h) {
       ends[vector++] = static_cast<int>(std::min<int64_t>(end, kTile));
@@ -104,7 +111,8 @@ void AttendBlock(const PathKernels& kernels, const MlaLayerView& layer, const Ml
   const int64_t partial_floats = PartialFloats(layer.latent);
   ScaleQueries(layer, run, block, run.scale * kernels.q_scale, scratch.q);
   TileArgs args = ArgsOf(layer, run, scratch);
-  const int tiles = MlaTiles(run.first_position + block.row_end - 1);
+  const int tiles = MlaTiles(AttendedOf(run, block.row_end - 1) - 1);
+  if (run.picks != nullptr) args.picks = run.picks + block.row_begin * run.pick_stride;
   for (int tile = 0; tile < tiles; ++tile) {
     const int first = PrepareTile(run, block, tile, scratch.ends, &args);
     args.q = scratch.q + int64_t{first} * layer.width();
@@ -139,7 +147,8 @@ void MlaAttention(IsaPath path, const MlaLayerView& layer, const MlaRun& run, in
   const Scratch parts(scratch, layer);
   for (int head = head_begin; head < head_end; head += kBlockVectors) {
     const int heads_end = std::min(head + kBlockVectors, head_end);
-    const int rows = kBlockVectors / (heads_end - head);
+    // Rows with picks of their own share no tile.
+    const int rows = run.picks != nullptr ? 1 : kBlockVectors / (heads_end - head);
     for (int row = row_begin; row < row_end; row += rows) {
       AttendBlock(KernelsOf(path), layer, run,
                   {row, std::min(row + rows, row_end), head, heads_end}, parts);
@@ -190,6 +199,34 @@ void MlaMerge(IsaPath path, const MlaLayerView& layer, const MlaRun& run, int ro
     kernels.finish(state, layer.latent,
                    run.out + row * run.out_stride + int64_t{head} * layer.latent);
   }
+}
+
+size_t MlaIndexScratchBytes(const MlaLayerView& layer, int heads) {
+  return static_cast<size_t>(IndexScratchFloats(layer.index, heads)) * sizeof(float);
+}
+
+int MlaPick(IsaPath path, const MlaLayerView& layer, const MlaIndexQuery& query,
+            const std::byte* const* pages, int64_t positions, float* scores, int32_t* order,
+            int32_t* picks, std::byte* scratch) {
+  SLUICE_CHECK(layer.index > 0 && layer.index % 16 == 0 && query.topk > 0)
+      << "index " << layer.index << ", topk " << query.topk;
+  if (positions <= query.topk) {
+    for (int64_t i = 0; i < positions; ++i) picks[i] = static_cast<int32_t>(i);
+    return static_cast<int>(positions);
+  }
+  KernelsOf(path).index({&layer, pages, query.q, query.weights, query.heads, positions, scores,
+                         reinterpret_cast<float*>(scratch)});
+  for (int64_t i = 0; i < positions; ++i) {
+    order[i] = static_cast<int32_t>(i);
+    if (std::isnan(scores[i])) scores[i] = -std::numeric_limits<float>::infinity();
+  }
+  // A strict order of all positions, so the set does not depend on the algorithm.
+  std::nth_element(order, order + query.topk, order + positions, [&](int32_t a, int32_t b) {
+    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+  });
+  std::copy_n(order, query.topk, picks);
+  std::sort(picks, picks + query.topk);
+  return query.topk;
 }
 
 }  // namespace sluice::kernels

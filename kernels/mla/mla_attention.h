@@ -30,6 +30,11 @@ struct MlaRun {
   // Block table: pages[i] is the start of the page that holds positions [i * page_tokens, ...).
   const std::byte* const* pages = nullptr;
   float scale = 0;  // multiplies q.k
+  // Attention over picked positions: of row r the positions picks[r * pick_stride ..], ascending
+  // and none later than the row's own, pick_counts[r] of them (at least 1). Null: all positions.
+  const int32_t* picks = nullptr;
+  const int32_t* pick_counts = nullptr;
+  int64_t pick_stride = 0;
 };
 
 // Bytes of scratch that one call of MlaAttention or MlaPartials needs (64-byte aligned).
@@ -43,10 +48,27 @@ size_t MlaScratchBytes(const MlaLayerView& layer);
 void MlaAttention(IsaPath path, const MlaLayerView& layer, const MlaRun& run, int row_begin,
                   int row_end, int head_begin, int head_end, std::byte* scratch);
 
-// The same for one row cut into pieces: tiles [tile_begin, tile_end) of heads [head_begin,
-// head_end), written as one partial of MlaPartialFloats() per tile and head to `partials`
-// [tile][head]; then MlaMerge over all MlaTiles() of the row, in order, writes `out`. The bits are
-// those of MlaAttention().
+// Which positions a row attends: the `topk` of [0, positions) with the largest score sum_h
+// weights[h] * max(q[h] . key, 0) over the layer's index keys, the earlier one on ties; a NaN is
+// smaller than all. Writes them to `picks`, ascending, and returns how many. All of them when there
+// are no more than `topk`. Within a path the picks depend only on q, weights, the sequence's pages
+// and `positions`. `scores` and `order`: room for `positions` values each. Cost: 2 * heads * index
+// flops a position.
+struct MlaIndexQuery {
+  const float* q = nullptr;        // [heads][index]
+  const float* weights = nullptr;  // [heads]
+  int heads = 0;
+  int topk = 0;
+};
+size_t MlaIndexScratchBytes(const MlaLayerView& layer, int heads);
+int MlaPick(IsaPath path, const MlaLayerView& layer, const MlaIndexQuery& query,
+            const std::byte* const* pages, int64_t positions, float* scores, int32_t* order,
+            int32_t* picks, std::byte* scratch);
+
+// The same as MlaAttention, of all positions, for one row cut into pieces: tiles [tile_begin,
+// tile_end) of heads [head_begin, head_end), written as one partial of MlaPartialFloats() per tile
+// and head to `partials` [tile][head]; then MlaMerge over all MlaTiles() of the row, in order,
+// writes `out`. The bits are those of MlaAttention().
 int MlaTiles(int64_t position);
 size_t MlaPartialFloats(const MlaLayerView& layer);
 void MlaPartials(IsaPath path, const MlaLayerView& layer, const MlaRun& run, int row,

@@ -69,6 +69,7 @@ struct Avx2 {
 
 }  // namespace
 
-const PathKernels kAvx2 = {kLog2E, FastTile<Avx2>, FastMerge<Avx2>, FastFinish<Avx2>};
+const PathKernels kAvx2 = {kLog2E, FastTile<Avx2>, FastMerge<Avx2>, FastFinish<Avx2>,
+                           FastIndex<Avx2>};
 
 }  // namespace sluice::kernels::mla_internal

@@ -57,6 +57,7 @@ struct Avx512 {
 
 }  // namespace
 
-const PathKernels kAvx512 = {kLog2E, FastTile<Avx512>, FastMerge<Avx512>, FastFinish<Avx512>};
+const PathKernels kAvx512 = {kLog2E, FastTile<Avx512>, FastMerge<Avx512>, FastFinish<Avx512>,
+                             FastIndex<Avx512>};
 
 }  // namespace sluice::kernels::mla_internal

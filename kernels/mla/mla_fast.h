@@ -94,7 +94,7 @@ template <class Simd>
 void ExpandBlock(const TileArgs& args, int begin, int count, float* rows) {
   const MlaLayerView& layer = *args.layer;
   for (int t = 0; t < count; ++t) {
-    const int64_t position = args.first + begin + t;
+    const int64_t position = PositionOf(args, begin + t);
     ExpandRow<Simd>(layer, args.pages[position / layer.page_tokens], position % layer.page_tokens,
                     rows + int64_t{t} * layer.width());
   }
@@ -143,13 +143,13 @@ void ScoreTile(const float* q, const float* rows, int width, float* scores) {
   }
 }
 
-// Scores of all vectors against the `count` expanded rows at `begin` of the tile.
+// Scores of `vectors` query vectors against the `count` expanded rows at `begin` of the tile.
 template <class Simd>
-void ScoreBlock(const TileArgs& args, int begin, int count, const float* rows, float* scores) {
-  const int width = args.layer->width();
-  for (int i = 0; i < args.vectors; i += kTileVectors) {
-    WithVectors(Min(kTileVectors, args.vectors - i), [&]<int kVectors>() {
-      const float* const q = args.q + int64_t{i} * width;
+void ScoreBlock(const float* queries, int vectors, int width, int begin, int count,
+                const float* rows, float* scores) {
+  for (int i = 0; i < vectors; i += kTileVectors) {
+    WithVectors(Min(kTileVectors, vectors - i), [&]<int kVectors>() {
+      const float* const q = queries + int64_t{i} * width;
       float* const to = scores + int64_t{i} * kTile + begin;
       int t = 0;
       for (; t + Simd::kScoreRows <= count; t += Simd::kScoreRows) {
@@ -261,7 +261,7 @@ void FastTile(const TileArgs& args) {
   for (int first = 0; first < last_end; first += kBlock) {
     const int count = Min(kBlock, last_end - first);
     ExpandBlock<Simd>(args, first, count, rows);
-    ScoreBlock<Simd>(args, first, count, rows, scores);
+    ScoreBlock<Simd>(args.q, args.vectors, layer.width(), first, count, rows, scores);
   }
   for (int i = 0; i < args.vectors; ++i) {
     float* const partial = args.partials + i * PartialFloats(layer.latent);
@@ -272,6 +272,42 @@ void FastTile(const TileArgs& args) {
     const int count = Min(kBlock, last_end - first);
     ExpandBlock<Simd>(args, first, count, rows);
     ValueBlock<Simd>(args, first, count, rows, scores);
+  }
+}
+
+template <class Simd>
+void ExpandIndexKey(const MlaLayerView& layer, const std::byte* page, int64_t row, float* to) {
+  const std::byte* const at = page + layer.index_offset;
+  if (layer.format == KvFormat::kF32) {
+    std::memcpy(to, at + row * layer.index * 4, static_cast<size_t>(layer.index) * 4);
+    return;
+  }
+  ExpandE4m3<Simd>(at + row * layer.index, layer.index,
+                   ReadAt<float>(page + layer.index_scale_offset + row * 4), to);
+}
+
+template <class Simd>
+void FastIndex(const IndexArgs& args) {
+  const MlaLayerView& layer = *args.layer;
+  float* const keys = args.scratch;
+  float* const products = keys + int64_t{kBlock} * layer.index;  // [heads][kTile]
+  for (int64_t first = 0; first < args.positions; first += kBlock) {
+    const int count =
+        args.positions - first < kBlock ? static_cast<int>(args.positions - first) : kBlock;
+    for (int t = 0; t < count; ++t) {
+      const int64_t position = first + t;
+      ExpandIndexKey<Simd>(layer, args.pages[position / layer.page_tokens],
+                           position % layer.page_tokens, keys + int64_t{t} * layer.index);
+    }
+    ScoreBlock<Simd>(args.q, args.heads, layer.index, 0, count, keys, products);
+    for (int t = 0; t < count; ++t) {
+      float score = 0;
+      for (int h = 0; h < args.heads; ++h) {
+        const float product = products[int64_t{h} * kTile + t];
+        score += args.weights[h] * (product > 0 ? product : 0);
+      }
+      args.scores[first + t] = score;
+    }
   }
 }
 

@@ -8,7 +8,7 @@ namespace sluice::kernels::mla_internal {
 namespace {
 
 void LoadRow(const TileArgs& args, int t, float* row) {
-  const int64_t position = args.first + t;
+  const int64_t position = PositionOf(args, t);
   const int page_tokens = args.layer->page_tokens;
   LoadMlaRow(*args.layer, args.pages[position / page_tokens],
              static_cast<int>(position % page_tokens), row);
@@ -64,8 +64,25 @@ void Finish(const float* state, int latent, float* out) {
   for (int d = 0; d < latent; ++d) out[d] = state[kPartialHead + d] / state[1];
 }
 
+void Index(const IndexArgs& args) {
+  const MlaLayerView& layer = *args.layer;
+  float* const key = args.scratch;
+  for (int64_t p = 0; p < args.positions; ++p) {
+    LoadMlaIndex(layer, args.pages[p / layer.page_tokens], static_cast<int>(p % layer.page_tokens),
+                 key);
+    float score = 0;
+    for (int h = 0; h < args.heads; ++h) {
+      const float* const q = args.q + int64_t{h} * layer.index;
+      float dot = 0;
+      for (int d = 0; d < layer.index; ++d) dot += q[d] * key[d];
+      score += args.weights[h] * (dot > 0 ? dot : 0);
+    }
+    args.scores[p] = score;
+  }
+}
+
 }  // namespace
 
-const PathKernels kReference = {1.0f, Tile, Merge, Finish};
+const PathKernels kReference = {1.0f, Tile, Merge, Finish, Index};
 
 }  // namespace sluice::kernels::mla_internal

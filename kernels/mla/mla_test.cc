@@ -64,6 +64,21 @@ class Sequence {
     Attend(path, 0, tokens_, 0, heads_, &out);
     return out;
   }
+  // Every row attends its picks: picks [tokens][tokens].
+  std::vector<float> AttendPicks(IsaPath path, const std::vector<int32_t>& picks,
+                                 const std::vector<int32_t>& counts) const {
+    std::vector<float> out(out_floats(), NAN);
+    std::vector<std::byte> scratch(MlaScratchBytes(layer()));
+    MlaRun run = Run(0, &out);
+    run.picks = picks.data();
+    run.pick_counts = counts.data();
+    run.pick_stride = tokens_;
+    MlaAttention(path, layer(), run, 0, tokens_, 0, heads_, scratch.data());
+    return out;
+  }
+  void Load(int token, float* row) const {
+    LoadMlaRow(layer(), pages_.table()[token / 32], token % 32, row);
+  }
   // Row `row` tile by tile, in two ranges of heads.
   std::vector<float> AttendByTiles(IsaPath path, int row) const {
     std::vector<float> out(out_floats(), NAN);
@@ -211,6 +226,89 @@ TEST(MlaAttentionTest, LaterInfinitiesStayAway) {
     std::vector<std::byte> scratch(MlaScratchBytes(layout.layer));
     MlaAttention(path, layout.layer, run, 0, 20, 0, 1, scratch.data());
     for (size_t i = 0; i < 7 * 32; ++i) ASSERT_EQ(out[i], 0.5f) << i;
+  }
+}
+
+// Scores by hand in double precision over what the pages hold.
+TEST(MlaPickTest, PicksTheBestScoresAndTheEarlierOfEqualOnes) {
+  constexpr int kPositions = 300;
+  constexpr int kIndex = 32;
+  constexpr int kHeads = 5;
+  for (KvFormat format : {KvFormat::kF32, KvFormat::kMlaFp8}) {
+    MlaTestLayout layout(format, 32, 16, 32);
+    layout.AddIndex(kIndex);
+    const MlaTestPages pages(layout, kPositions, std::byte{0xff});
+    std::vector<float> keys = Random(3, kPositions * kIndex, 1);
+    // Positions 40 and 200 score alike, both best: key = query of head 0.
+    const std::vector<float> q = Random(4, kHeads * kIndex, 1);
+    for (int d = 0; d < kIndex; ++d) {
+      keys[static_cast<size_t>(40 * kIndex + d)] = keys[static_cast<size_t>(200 * kIndex + d)] =
+          20 * q[static_cast<size_t>(d)];
+    }
+    const float weights[kHeads] = {1, -0.5f, 0.25f, 0.5f, -1};
+    std::vector<float> scores(kPositions);
+    std::vector<int32_t> order(kPositions);
+    std::vector<int32_t> picks(kPositions);
+    std::vector<std::byte> scratch(MlaIndexScratchBytes(layout.layer, kHeads));
+    for (IsaPath path : AvailableIsaPaths()) {
+      StoreMlaIndex(path, layout.layer, pages.table(), 0, keys.data(), kIndex, 0, kPositions);
+      const auto pick = [&](int topk, int64_t positions) {
+        return MlaPick(path, layout.layer, {q.data(), weights, kHeads, topk}, pages.const_table(),
+                       positions, scores.data(), order.data(), picks.data(), scratch.data());
+      };
+      ASSERT_EQ(pick(1, kPositions), 1);
+      EXPECT_EQ(picks[0], 40);
+      for (int p : {0, 17, 299}) {
+        std::vector<float> key(kIndex);
+        LoadMlaIndex(layout.layer, pages.table()[p / 32], p % 32, key.data());
+        double expected = 0;
+        for (int h = 0; h < kHeads; ++h) {
+          double dot = 0;
+          for (int d = 0; d < kIndex; ++d) {
+            dot += double{q[static_cast<size_t>(h * kIndex + d)]} *
+                   double{key[static_cast<size_t>(d)]};
+          }
+          expected += double{weights[h]} * std::max(dot, 0.0);
+        }
+        EXPECT_NEAR(double{scores[static_cast<size_t>(p)]}, expected, 1e-5);
+      }
+      ASSERT_EQ(pick(50, kPositions), 50);
+      EXPECT_TRUE(std::is_sorted(picks.begin(), picks.begin() + 50));
+      float least = INFINITY;
+      for (int i = 0; i < 50; ++i)
+        least = std::min(least, scores[static_cast<size_t>(picks[static_cast<size_t>(i)])]);
+      EXPECT_EQ(std::count_if(scores.begin(), scores.end(), [&](float s) { return s > least; }),
+                49);
+      ASSERT_EQ(pick(50, 20), 20);  // no more than there are
+      EXPECT_EQ(picks[19], 19);
+    }
+  }
+}
+
+// Attending all positions by name is attending all positions; later ones alone are not.
+TEST(MlaPickTest, AttentionFollowsThePicks) {
+  const Sequence sequence(KvFormat::kMlaFp8, 64, 16, 7, 300);
+  std::vector<int32_t> all(300 * 300);
+  std::vector<int32_t> counts(300);
+  for (int row = 0; row < 300; ++row) {
+    counts[static_cast<size_t>(row)] = row + 1;
+    for (int i = 0; i <= row; ++i) all[static_cast<size_t>(row * 300 + i)] = i;
+  }
+  for (IsaPath path : AvailableIsaPaths()) {
+    const std::vector<float> whole = sequence.AttendAll(path);
+    const std::vector<float> named = sequence.AttendPicks(path, all, counts);
+    EXPECT_TRUE(SameBits(named.data(), whole.data(), whole.size()));
+    // One pick: its latent is the output of every head.
+    std::vector<int32_t> one(300 * 300);
+    for (int row = 0; row < 300; ++row) one[static_cast<size_t>(row * 300)] = row / 2;
+    const std::vector<float> out = sequence.AttendPicks(path, one, std::vector<int32_t>(300, 1));
+    std::vector<float> row(80);
+    for (int at : {0, 7, 299}) {
+      sequence.Load(at / 2, row.data());
+      for (size_t i = 0; i < 7 * 64; ++i) {
+        ASSERT_EQ(out[static_cast<size_t>(at) * 7 * 64 + i], row[i % 64]) << at << " " << i;
+      }
+    }
   }
 }
 

@@ -31,6 +31,13 @@ struct MlaTestLayout {
     layer.rope_scale_offset = Take(rows * 2);
   }
 
+  void AddIndex(int index) {
+    const auto values = static_cast<size_t>(layer.page_tokens) * static_cast<size_t>(index);
+    layer.index = index;
+    layer.index_offset = Take(layer.format == KvFormat::kF32 ? values * 4 : values);
+    layer.index_scale_offset = Take(static_cast<size_t>(layer.page_tokens) * 4);
+  }
+
  private:
   uint32_t Take(size_t bytes) {
     const auto offset = static_cast<uint32_t>(page_bytes);

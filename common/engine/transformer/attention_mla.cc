@@ -49,6 +49,11 @@ kv::LayoutSpec MlaLayoutSpec(const model::ModelConfig& config, kernels::KvFormat
   spec.rope_dim = static_cast<uint32_t>(config.mla->qk_rope_head_dim);
   spec.rope_order = kv::RopeOrder::kHalfSplit;
   spec.shard.kind = kv::Shard::Kind::kReplicated;
+  if (!config.dsa) return spec;
+  spec.index_dim = static_cast<uint32_t>(config.dsa->head_dim);
+  for (uint32_t layer = 0; layer < spec.layers; ++layer) {
+    if (config.has_indexer(static_cast<int32_t>(layer))) spec.index_layers.push_back(layer);
+  }
   return spec;
 }
 
@@ -63,6 +68,7 @@ AttentionMla::AttentionMla(PassContext& context, absl::Span<const model::LayerWe
       down_width_(DownWidth(context.config)),
       cache_width_(mla_.kv_lora_rank + mla_.qk_rope_head_dim) {
   const model::ModelConfig& config = context.config;
+  if (config.dsa) indexer_ = std::make_unique<Indexer>(context, layers, layout);
   for (int layer = 0; layer < config.layers; ++layer) {
     const model::MlaWeights& mla = weights(layer);
     context.input.Declare(InputKinds(layer), config.hidden);
@@ -88,13 +94,25 @@ const model::MlaWeights& AttentionMla::weights(int layer) const {
   return std::get<model::MlaWeights>(layers_[static_cast<size_t>(layer)].attention);
 }
 
-ActivationKinds AttentionMla::InputKinds(int layer) const { return KindsOf(weights(layer).down); }
+ActivationKinds AttentionMla::InputKinds(int layer) const {
+  ActivationKinds kinds = KindsOf(weights(layer).down);
+  if (indexer_ != nullptr) kinds.Add(indexer_->InputKinds(layer));
+  return kinds;
+}
 
-size_t AttentionMla::scratch_bytes() const { return kernels::MlaScratchBytes(layout_.MlaView(0)); }
+size_t AttentionMla::scratch_bytes() const {
+  const size_t attention = kernels::MlaScratchBytes(layout_.MlaView(0));
+  return indexer_ == nullptr ? attention : std::max(attention, indexer_->scratch_bytes());
+}
 
 absl::Status AttentionMla::BeginPass() {
   const int groups = (context_.config.heads + kTaskHeads - 1) / kTaskHeads;
-  tasks_.Build(context_.plan, groups, 0, context_.pool.workers());
+  bool cut = true;  // rows with picks of their own are not cut into tiles of positions
+  if (indexer_ != nullptr) {
+    SLUICE_RETURN_IF_ERROR(indexer_->BeginPass());
+    cut = !indexer_->picks();
+  }
+  tasks_.Build(context_.plan, groups, 0, cut ? context_.pool.workers() : 1);
   const size_t floats =
       tasks_.partials() * kTaskHeads * kernels::MlaPartialFloats(layout_.MlaView(0));
   if (floats > 0) {
@@ -116,8 +134,12 @@ void AttentionMla::Forward(int layer, absl::FunctionRef<void()> stored) {
   const kernels::MlaLayerView view = layout_.MlaView(static_cast<uint32_t>(layer));
   const int64_t rows = context_.rows();
   context_.Multiply(mla.down, context_.input, rows, down_, down_width_);
-  context_.ForEachRow([&](int64_t row, int) { FinishDownRow(mla, view, row); });
+  ActivationKinds query_kinds = KindsOf(mla.q);
+  if (indexer_ != nullptr) query_kinds.Add(indexer_->QueryKinds(layer));
+  context_.ForEachRow([&](int64_t row, int) { FinishDownRow(mla, query_kinds, view, row); });
+  if (indexer_ != nullptr) indexer_->StoreKeys(layer, cosines_, sines_);
   stored();
+  if (indexer_ != nullptr) indexer_->Pick(layer, cosines_, sines_);
   if (mla_.q_lora_rank > 0) {
     context_.Multiply(mla.q, context_.inner, rows, q_, context_.config.q_width());
   }
@@ -143,8 +165,8 @@ void AttentionMla::Forward(int layer, absl::FunctionRef<void()> stored) {
   context_.Multiply(mla.o, context_.inner, rows, context_.y, context_.config.hidden);
 }
 
-void AttentionMla::FinishDownRow(const model::MlaWeights& mla, const kernels::MlaLayerView& view,
-                                 int64_t row) {
+void AttentionMla::FinishDownRow(const model::MlaWeights& mla, const ActivationKinds& query_kinds,
+                                 const kernels::MlaLayerView& view, int64_t row) {
   const int64_t pairs = static_cast<int64_t>(inverse_frequencies_.size());
   float* const query = down_ + row * down_width_;
   float* const latent = query + down_width_ - cache_width_;
@@ -152,7 +174,7 @@ void AttentionMla::FinishDownRow(const model::MlaWeights& mla, const kernels::Ml
   if (mla_.q_lora_rank > 0) {
     kernels::RmsNorm(context_.path, query, mla.q_norm.data(), kLatentNormEpsilon, mla_.q_lora_rank,
                      query);
-    context_.inner.Prepare(context_.path, KindsOf(mla.q), query, mla_.q_lora_rank, row);
+    context_.inner.Prepare(context_.path, query_kinds, query, mla_.q_lora_rank, row);
   }
   kernels::RmsNorm(context_.path, latent, mla.kv_norm.data(), kLatentNormEpsilon, mla_.kv_lora_rank,
                    latent);
@@ -212,6 +234,7 @@ kernels::MlaRun AttentionMla::RunOf(int index) const {
   out.first_position = run.first_position;
   out.pages = run.pages;
   out.scale = context_.config.softmax_scale();
+  if (indexer_ != nullptr) indexer_->Attach(run, &out);
   return out;
 }
 

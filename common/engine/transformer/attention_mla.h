@@ -2,11 +2,13 @@
 // the latents as the pages hold them, so a row's bits do not depend on how it was computed.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "engine/transformer/attention_tasks.h"
+#include "engine/transformer/indexer.h"
 #include "engine/transformer/pass_context.h"
 #include "engine/transformer/units.h"
 #include "kernels/mla/mla_attention.h"
@@ -32,7 +34,8 @@ class AttentionMla final : public AttentionUnit {
  private:
   const model::MlaWeights& weights(int layer) const;
   // Norms and rotation of what the first matrices gave; the store into the pages.
-  void FinishDownRow(const model::MlaWeights& mla, const kernels::MlaLayerView& view, int64_t row);
+  void FinishDownRow(const model::MlaWeights& mla, const ActivationKinds& query_kinds,
+                     const kernels::MlaLayerView& view, int64_t row);
   // Rotation; the nope parts become the input of k_up.
   void FinishQueryRow(const model::MlaWeights& mla, int64_t row);
   // out(head) = rows of `prepared` for that head x matrices[head]; `out` gives where row 0 goes.
@@ -51,8 +54,9 @@ class AttentionMla final : public AttentionUnit {
   const model::MlaConfig& mla_;
   const std::vector<float> inverse_frequencies_;
   const int64_t heads_;
-  const int64_t down_width_;   // of q_lora_rank (or q) | latent | rope
-  const int64_t cache_width_;  // latent + rope
+  const int64_t down_width_;          // of q_lora_rank (or q) | latent | rope
+  const int64_t cache_width_;         // latent + rope
+  std::unique_ptr<Indexer> indexer_;  // null: every position is attended
   AttentionTasks tasks_;
   GrowingBuffer partials_memory_;
   float* partials_ = nullptr;  // attention of rows cut into pieces

@@ -147,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("models/tiny-llama", "gguf/tiny-qwen3.gguf",
                                          "models/tiny-qwen3-moe", "models/tiny-glm4-moe",
                                          "models/tiny-glm4-moe-fp8-channel",
-                                         "models/tiny-kimi-k2.5-int4"),
+                                         "models/tiny-kimi-k2.5-int4",
+                                         "models/tiny-glm-moe-dsa-shared"),
                        ::testing::ValuesIn(kernels::AvailableIsaPaths())),
     CaseName);
 
