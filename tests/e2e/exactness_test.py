@@ -2,6 +2,7 @@
 or whole, cached or cold, preempted or not, over either transport. The engine alone: common/engine/transformer/transformer_engine_test.cc."""
 import concurrent.futures
 import json
+import pathlib
 import random
 import unittest
 
@@ -10,6 +11,7 @@ from harness import Cluster
 from services import Services, wait_for_model
 
 CHUNKS = [1, 7, 32, 33, 200]
+LATENT_MODEL = pathlib.Path(__file__).parents[1] / "golden/models/tiny-glm-moe-dsa-shared"
 
 
 def requests_of(client, count, output_tokens=(1, 2, 9, 24)):
@@ -57,6 +59,10 @@ class ExactnessTest(unittest.TestCase):
     def test_split_local_and_many_at_once(self):
         for model, count in self.models():
             self.check_split(model, count)
+
+    def test_split_with_latent_attention(self):
+        """Pages of another kind: latents, and index keys in every other layer."""
+        self.check_split(str(LATENT_MODEL), 16)
 
     def test_chunks_of_any_size(self):
         """A prefill worker for every size; in front of them decode workers whose pools are too small for what they are asked."""
