@@ -17,6 +17,9 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
 constexpr FieldRule kRules[] = {
+    {"TlsConfig", "cert_file"},
+    {"TlsConfig", "key_file"},
+    {"TlsConfig", "ca_file"},
     {"ServiceConfig", "name"},
     {"ServiceConfig", "listen"},
     {"ServiceConfig", "metrics_listen"},
@@ -27,6 +30,8 @@ constexpr FieldRule kRules[] = {
     {"ServiceConfig", "drain_s", "30", 0, 3600},
     {"ServiceConfig", "ready_file"},
     {"ServiceConfig", "insecure_listen_anywhere"},
+    {"ServiceConfig", "tls"},
+    {"ServiceConfig", "insecure_metrics_anywhere"},
     {"ModelSource", "path"},
     {"ModelSource", "served_name"},
     {"EngineConfig", "kernels", "auto", 0, 0, "auto|reference|avx2|avx512"},
@@ -40,9 +45,11 @@ constexpr FieldRule kRules[] = {
     {"EngineConfig", "itl_target_ms", "50", 1, 10000},
     {"EngineConfig", "waiting_max", "256", 1, 65536},
     {"EngineConfig", "layer_group", "0", 0, 1024},
-    {"TransportConfig", "backends", "[ucx-shm]", 0, 0, "ucx-shm|ucx-rdma|ucx-tcp|loopback"},
+    {"TransportConfig", "backends", "", 0, 0, "ucx-shm|ucx-rdma|ucx-tcp|tls|loopback"},
     {"TransportConfig", "net_devices", "lo"},
     {"TransportConfig", "trusted_network"},
+    {"TransportConfig", "listen"},
+    {"TransportConfig", "advertise"},
     {"HandoffConfig", "digests", "full", 0, 0, "off|sampled|full"},
     {"HandoffConfig", "lease_ms", "10000", 100, 600000},
     {"HandoffConfig", "transfers_max", "256", 1, 65536},
@@ -72,6 +79,7 @@ constexpr FieldRule kRules[] = {
     {"RouterConfig", "api_keys_file"},
     {"RouterConfig", "lookup_ms", "20", 1, 1000},
     {"RouterConfig", "body_kib_max", "4096", 1, 65536},
+    {"RouterConfig", "insecure_clients_anywhere"},
     {"CacheManagerConfig", "service"},
     {"CacheManagerConfig", "heartbeat_ms", "500", 50, 60000},
     {"CacheManagerConfig", "blocks_max", "10000000", 1000, 1000000000},
@@ -167,6 +175,19 @@ void SetIfEmpty(std::string* text, absl::string_view value) {
   if (text->empty()) *text = std::string(value);
 }
 
+absl::Status CheckTls(const v1::TlsConfig& tls) {
+  const std::pair<absl::string_view, bool> files[] = {{"cert_file", tls.cert_file().empty()},
+                                                      {"key_file", tls.key_file().empty()},
+                                                      {"ca_file", tls.ca_file().empty()}};
+  for (const auto& [name, missing] : files) {
+    if (missing != files[0].second) {
+      return absl::InvalidArgumentError(absl::StrCat("service.tls.", missing ? name : files[0].first,
+                                                     " is missing; set cert_file, key_file and ca_file, or none of them"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Names and addresses that depend on the service.
 absl::Status CompleteService(absl::string_view name, absl::string_view listen, absl::string_view metrics,
                              absl::string_view admin, v1::ServiceConfig* service) {
@@ -177,6 +198,7 @@ absl::Status CompleteService(absl::string_view name, absl::string_view listen, a
   SLUICE_RETURN_IF_ERROR(CheckAddress("service.listen", service->listen()));
   SLUICE_RETURN_IF_ERROR(CheckAddress("service.metrics_listen", service->metrics_listen()));
   SLUICE_RETURN_IF_ERROR(CheckAddress("service.admin_listen", service->admin_listen()));
+  SLUICE_RETURN_IF_ERROR(CheckTls(service->tls()));
   return CheckAddress("service.advertise", service->advertise());
 }
 
@@ -192,6 +214,20 @@ std::string NameOfModel(absl::string_view path) {
     }
   }
   return std::string(path);
+}
+
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+// Pages take the way that the service's certificates and addresses suggest.
+void CompleteTransport(const v1::ServiceConfig& service, v1::TransportConfig* transport) {
+  if (transport->backends().empty()) transport->add_backends(service.tls().cert_file().empty() ? "ucx-shm" : "tls");
+  if (transport->listen().empty()) {
+    const std::string host = HostOf(service.listen());
+    transport->set_listen(absl::StrCat(host == "localhost" ? "127.0.0.1" : host, ":0"));
+  }
+  if (transport->advertise().empty() && !service.advertise().empty()) {
+    transport->set_advertise(HostOf(service.advertise()));
+  }
 }
 
 absl::Status CheckTransport(const v1::TransportConfig& transport) {
@@ -223,6 +259,7 @@ absl::StatusOr<v1::WorkerConfig> LoadWorkerConfig(const Sources& sources, absl::
     return absl::InvalidArgumentError(
         absl::StrCat("engine.page_tokens is ", config.engine().page_tokens(), "; it must be a multiple of 16"));
   }
+  CompleteTransport(config.service(), config.mutable_transport());
   SLUICE_RETURN_IF_ERROR(CheckTransport(config.transport()));
   SLUICE_RETURN_IF_ERROR(CheckAddress("cache_manager", config.cache_manager()));
   return config;
@@ -239,9 +276,10 @@ absl::StatusOr<v1::RouterConfig> LoadRouterConfig(const Sources& sources) {
   if (config.cache_manager().empty() && config.workers().empty()) {
     return absl::InvalidArgumentError("neither cache_manager nor workers is set; the router needs one to find its workers");
   }
-  if (config.no_auth() && config.service().insecure_listen_anywhere()) {
-    return absl::InvalidArgumentError(
-        "no_auth and service.insecure_listen_anywhere are both true: everybody could use this router; drop one of them");
+  if (config.no_auth() && (config.service().insecure_listen_anywhere() || config.insecure_clients_anywhere())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no_auth and ", config.insecure_clients_anywhere() ? "insecure_clients_anywhere" : "service.insecure_listen_anywhere",
+        " are both true: everybody could use this router; drop one of them"));
   }
   return config;
 }

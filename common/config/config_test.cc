@@ -77,9 +77,12 @@ TEST(Config, EveryMistakeIsNamed) {
       {"model: {path: toy}\nservice: {listen: \"8080\"}\n", "service.listen is \"8080\"; it must be host:port"},
       {"model: {path: toy}\nservice: {name: a, name: b}\n", "service.name is there twice"},
       {"model: {path: toy}\ntransport: {backends: ucx-shm}\n", "transport.backends must be a list"},
-      {"model: {path: toy}\ntransport: {backends: [rdma]}\n", "must be one of ucx-shm, ucx-rdma, ucx-tcp, loopback"},
+      {"model: {path: toy}\ntransport: {backends: [rdma]}\n", "must be one of ucx-shm, ucx-rdma, ucx-tcp, tls, loopback"},
       {"model: {path: toy}\ntransport: {backends: [ucx-tcp]}\n", "names ucx-tcp"},
       {"model: {path: toy}\ntransport: {backends: [ucx-shm, ucx-rdma]}\n", "names ucx-rdma"},
+      {"model: {path: toy}\nservice: {tls: {cert_file: a}}\n", "service.tls.key_file is missing"},
+      {"model: {path: toy}\nservice: {tls: {cert_file: a, ca_file: b}}\n", "service.tls.key_file is missing"},
+      {"model: {path: toy}\nservice: {tls: {ca_file: b}}\n", "service.tls.cert_file is missing"},
       {"engine: {threads: 2}\n", "model.path is missing"},
       {"model: {path: [\n", "yaml:"},
       {"- a\n- b\n", "must be a group of settings"},
@@ -104,10 +107,27 @@ TEST(Config, RouterRefusesOpenDoorsAndNeedsWorkers) {
   EXPECT_TRUE(LoadRouterConfig({"", {"cache_manager=127.0.0.1:1", "no_auth=true"}}).ok());
   EXPECT_TRUE(absl::StrContains(LoadRouterConfig({"", {}}).status().message(), "cache_manager"));
   EXPECT_TRUE(absl::StrContains(
+      LoadRouterConfig({"", {"workers=[127.0.0.1:1]", "no_auth=true", "insecure_clients_anywhere=true"}}).status().message(),
+      "everybody"));
+  EXPECT_TRUE(absl::StrContains(
       LoadRouterConfig({"", {"workers=[127.0.0.1:1]", "no_auth=true", "service.insecure_listen_anywhere=true"}})
           .status()
           .message(),
       "everybody"));
+}
+
+TEST(Config, PagesTakeTheWayThatTheServiceSuggests) {
+  const auto plain = Worker("model: {path: toy}\n");
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->transport().backends(0), "ucx-shm");
+  EXPECT_EQ(plain->transport().listen(), "127.0.0.1:0");
+  const auto secure = Worker(
+      "model: {path: toy}\nservice: {listen: \"0.0.0.0:8081\", advertise: \"10.0.0.7:8081\", "
+      "tls: {cert_file: a, key_file: b, ca_file: c}}\n");
+  ASSERT_TRUE(secure.ok()) << secure.status();
+  EXPECT_EQ(secure->transport().backends(0), "tls");
+  EXPECT_EQ(secure->transport().listen(), "0.0.0.0:0");
+  EXPECT_EQ(secure->transport().advertise(), "10.0.0.7");
 }
 
 template <typename T>

@@ -5,6 +5,7 @@
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "rpc/library.h"
+#include "rpc/tls.h"
 
 namespace sluice::rpc {
 
@@ -25,7 +26,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Cha
   // Peers are named by address; a proxy from the environment must not come between.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(
+      address, options.tls != nullptr ? options.tls->ForChannel(options.servers) : grpc::InsecureChannelCredentials(),
+      arguments);
 }
 
 std::shared_ptr<grpc::Channel> ChannelPool::Get(absl::string_view address) {

@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "base/certificates/service_identity.h"
 #include "base/mutex.h"
 
 namespace grpc {
@@ -14,10 +15,15 @@ class Channel;
 
 namespace sluice::rpc {
 
+class Tls;
+
 struct ChannelOptions {
   size_t message_bytes_max = size_t{64} << 20;
   // Channels kept; over it the ones that nobody uses are closed.
   size_t channels_max = 1024;
+  // mTLS, to servers with one of these roles; null: plaintext.
+  std::shared_ptr<const Tls> tls = nullptr;
+  ServiceRoles servers = {};
 };
 
 // A channel on its own; connects when first used and again after failures, at most 1 s apart.

@@ -110,12 +110,12 @@ bool IsLoopback(absl::string_view host) {
   return inet_pton(AF_INET6, text.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-absl::StatusOr<HostPort> CheckListen(absl::string_view listen, bool anywhere) {
+absl::StatusOr<HostPort> CheckListen(absl::string_view listen, bool anywhere, absl::string_view allow) {
   SLUICE_ASSIGN_OR_RETURN(const HostPort where, ParseHostPort(listen));
   if (!IsLoopback(where.host) && !anywhere) {
     return absl::PermissionDeniedError(absl::StrCat(
         "refusing to listen on ", where.ToString(), " without TLS: everybody who reaches it could use it; listen on "
-        "127.0.0.1, or set service.insecure_listen_anywhere: true in a network that you trust"));
+        "127.0.0.1, or set ", allow));
   }
   addrinfo hints{};
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;

@@ -14,6 +14,7 @@
 #include "rpc/library.h"
 #include "rpc/listen.h"
 #include "rpc/parse_errors.h"
+#include "rpc/tls.h"
 
 namespace sluice::rpc {
 namespace {
@@ -43,14 +44,15 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       const std::vector<ServedService>& services) {
-  SLUICE_ASSIGN_OR_RETURN(const HostPort where, CheckListen(options.listen, options.insecure_listen_anywhere));
+  SLUICE_ASSIGN_OR_RETURN(const HostPort where, CheckListen(options.listen, options.insecure_listen_anywhere || options.tls != nullptr));
   KeepGrpcRunning();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
   int port = 0;
-  builder.AddListeningPort(where.ToString(), grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(where.ToString(), options.tls != nullptr ? options.tls->ForServer() : grpc::InsecureServerCredentials(),
+                           &port);
   for (const ServedService& served : services) builder.RegisterService(served.service);
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   interceptors.push_back(MakeParseErrorInterceptor());

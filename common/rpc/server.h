@@ -17,6 +17,8 @@ class Service;
 
 namespace sluice::rpc {
 
+class Tls;
+
 struct ServerOptions {
   std::string listen = "127.0.0.1:0";
   // Listening beyond loopback without TLS was asked for in so many words.
@@ -25,6 +27,8 @@ struct ServerOptions {
   bool public_facing = false;
   // Memory of all connections' buffers together.
   size_t memory_bytes_max = size_t{1} << 30;
+  // mTLS; null: plaintext.
+  std::shared_ptr<const Tls> tls = nullptr;
 
   size_t message_bytes_max() const { return public_facing ? size_t{4} << 20 : size_t{64} << 20; }
   int streams_max() const { return public_facing ? 256 : 1024; }

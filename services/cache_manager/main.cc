@@ -13,6 +13,7 @@ namespace {
 
 absl::Status Run(const v1::CacheManagerConfig& config) {
   services::ServiceProcess process({"cache-manager", config.service(), config::ToYaml(config)});
+  SLUICE_RETURN_IF_ERROR(process.Prepare());
   SLUICE_RETURN_IF_ERROR(process.HandleSignals());
   SLUICE_ASSIGN_OR_RETURN(const auto loop, ThreadLoop::Start("manager", process.clock(), 65536));
   CacheManagerService service({absl::Milliseconds(config.heartbeat_ms()), config.blocks_max()}, *loop, process.metrics());

@@ -32,6 +32,7 @@ void AddCalibrateCommand(CLI::App& app, Command* run);   // calibrate
 void AddPerplexityCommand(CLI::App& app, Command* run);  // perplexity
 void AddPlanCommand(CLI::App& app, Command* run);       // plan
 void AddQuantizeCommand(CLI::App& app, Command* run);   // quantize
+void AddCertsCommand(CLI::App& app, Command* run);      // certs
 void AddUpCommands(CLI::App& app, Command* run);        // up, down
 
 // --model, --kv, --kv-centre, --kernels, --threads.

@@ -34,6 +34,7 @@ int Main(int argc, char** argv) {
   AddBenchEngineCommand(*bench, &run);
   AddBenchServeCommand(*bench, &run);
   AddUpCommands(app, &run);
+  AddCertsCommand(app, &run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -12,6 +12,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/certificates/service_identity.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "services/cli/child_process.h"
@@ -33,7 +35,8 @@ struct UpFlags {
   uint32_t routers = 1;
   std::string split = "auto";
   std::string kv = "auto";
-  std::string transport = "ucx-shm";
+  std::string transport;  // empty: what suits the certificates
+  std::string tls;        // folder of `sluice certs`
   std::string endpoints;
   uint32_t threads = 0;
   uint32_t kv_pool_mib = 256;
@@ -145,8 +148,8 @@ class Cluster {
       Plan plan{absl::StrCat(prefill ? "prefill-" : "decode-", prefill ? i : i - flags_.prefill),
                 prefill ? "sluice-prefill" : "sluice-decode",
                 {absl::StrCat("cache_manager=", manager_[0].grpc), absl::StrCat("model.path=", flags_.model),
-                 absl::StrCat("engine.kv_format=", flags_.kv), absl::StrCat("engine.kv_pool_mib=", flags_.kv_pool_mib),
-                 absl::StrCat("transport.backends=[", flags_.transport, "]")}};
+                 absl::StrCat("engine.kv_format=", flags_.kv), absl::StrCat("engine.kv_pool_mib=", flags_.kv_pool_mib)}};
+      if (!flags_.transport.empty()) plan.settings.push_back(absl::StrCat("transport.backends=[", flags_.transport, "]"));
       if (flags_.transport == "ucx-tcp") plan.settings.push_back("transport.trusted_network=true");
       if (flags_.threads > 0) plan.settings.push_back(absl::StrCat("engine.threads=", flags_.threads));
       if (!prefill && flags_.split != "always") plan.settings.push_back("role=both");
@@ -173,10 +176,23 @@ class Cluster {
     return plans;
   }
 
+  // Of the role that the binary plays.
+  std::vector<std::string> CertificateSettings(absl::string_view binary) const {
+    if (flags_.tls.empty()) return {};
+    const CertificateFiles files =
+        CertificateFilesIn(absl::StrCat(flags_.tls, "/", absl::StripPrefix(binary, "sluice-")));
+    return {absl::StrCat("service.tls.cert_file=", files.certificate), absl::StrCat("service.tls.key_file=", files.key),
+            absl::StrCat("service.tls.ca_file=", files.authorities)};
+  }
+
   absl::Status StartGroup(const std::vector<Plan>& plans, std::vector<ReadyInfo>* ready) {
     std::vector<ChildProcess> group;
     for (const Plan& plan : plans) {
       std::vector<std::string> arguments;
+      for (const std::string& setting : CertificateSettings(plan.binary)) {
+        arguments.push_back("--set");
+        arguments.push_back(setting);
+      }
       for (const std::string& setting : plan.settings) {
         arguments.push_back("--set");
         arguments.push_back(setting);
@@ -215,6 +231,9 @@ absl::Status Up(const UpFlags& flags) {
   if (flags.routers == 0) return absl::InvalidArgumentError("--routers must be at least 1");
   if (flags.prefill == 0 && flags.split == "always") {
     return absl::InvalidArgumentError("--split always needs at least one prefill worker");
+  }
+  if (flags.transport == "tls" && flags.tls.empty()) {
+    return absl::InvalidArgumentError("--transport tls needs certificates: make some with sluice certs --out DIR, then --tls DIR");
   }
   // Blocked before any thread or child exists; children unblock them again.
   sigset_t signals;
@@ -299,8 +318,10 @@ void AddUpCommands(CLI::App& app, Command* run) {
                  "KV format: auto (FP8), f32, bf16, gqa_fp8, gqa_fp8c, gqa_int8c, mla_fp8, mla_fp8_656")
       ->capture_default_str();
   up->add_option("--transport", flags->transport, "How pages travel")
-      ->check(CLI::IsMember({"ucx-shm", "ucx-tcp"}))
-      ->capture_default_str();
+      ->check(CLI::IsMember({"ucx-shm", "ucx-tcp", "tls"}))
+      ->default_str("tls with --tls, else ucx-shm");
+  up->add_option("--tls", flags->tls, "mTLS between the services, with the certificates that sluice certs wrote into this folder")
+      ->check(CLI::ExistingDirectory);
   up->add_option("--threads", flags->threads, "Compute threads of each worker; 0: every usable core")->capture_default_str();
   up->add_option("--kv-pool-mib", flags->kv_pool_mib, "Page pool of each worker in MiB")->capture_default_str();
   up->add_flag("--detach", flags->detach, "Leave the cluster running; stop it with sluice down");

@@ -13,6 +13,7 @@
 #include "grpcpp/impl/codegen/service_type.h"
 #include "http/json_writer.h"
 #include "rpc/admin_service.h"
+#include "rpc/library.h"
 #include "rpc/listen.h"
 #include "sluice/v1/admin.grpc.pb.h"
 
@@ -48,21 +49,62 @@ void ServiceProcess::RegisterMetrics() {
     ready.Set(state_.ready() ? 1 : 0);
     in_flight.Set(state_.in_flight());
   });
+  metrics_.OnCollect([this, handshakes = metrics_.counter(telemetry::kRpcRefusals, {"handshake"}),
+                      calls = metrics_.counter(telemetry::kRpcRefusals, {"role"})] {
+    handshakes.AdvanceTo(static_cast<double>(rpc::RefusedHandshakes()));
+    calls.AdvanceTo(tls_ == nullptr ? 0 : static_cast<double>(tls_->refused_calls()));
+  });
 }
 
-absl::Status ServiceProcess::CheckAddresses() const {
-  const v1::ServiceConfig& config = identity_.config;
-  for (const std::string& address : {config.listen(), config.metrics_listen(), config.admin_listen()}) {
-    SLUICE_RETURN_IF_ERROR(rpc::CheckListen(address, config.insecure_listen_anywhere()).status());
+absl::Status ServiceProcess::Prepare() {
+  const v1::TlsConfig& tls = identity_.config.tls();
+  if (!tls.cert_file().empty()) {
+    SLUICE_ASSIGN_OR_RETURN(tls_, rpc::Tls::Load({tls.cert_file(), tls.key_file(), tls.ca_file()}));
+    if (ServiceRoleName(tls_->identity().role) != identity_.service) {
+      return absl::InvalidArgumentError(absl::StrCat("service.tls: ", tls.cert_file(), " is the certificate of ",
+                                                     tls_->identity().ToUri(), "; expected sluice://", identity_.service, "/..."));
+    }
+  }
+  for (const Listener& listener : {GrpcListener(), AdminListener(), MetricsListener()}) {
+    SLUICE_RETURN_IF_ERROR(rpc::CheckListen(listener.address, listener.anywhere, listener.allow).status());
   }
   return absl::OkStatus();
 }
 
-absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& services) {
+rpc::ChannelOptions ServiceProcess::ChannelsTo(ServiceRoles servers) const {
+  rpc::ChannelOptions options;
+  options.tls = tls_;
+  options.servers = servers;
+  return options;
+}
+
+ServiceProcess::Listener ServiceProcess::GrpcListener() const {
   const v1::ServiceConfig& config = identity_.config;
-  const bool anywhere = config.insecure_listen_anywhere();
-  SLUICE_ASSIGN_OR_RETURN(
-      grpc_, rpc::Server::Start({config.listen(), anywhere, identity_.public_facing}, services));
+  if (!identity_.public_facing) {
+    return {config.listen(), config.insecure_listen_anywhere() || tls_ != nullptr, rpc::kAllowAnywhere};
+  }
+  return {config.listen(), config.insecure_listen_anywhere() || identity_.insecure_clients_anywhere,
+          kAllowClients};
+}
+
+ServiceProcess::Listener ServiceProcess::AdminListener() const {
+  const v1::ServiceConfig& config = identity_.config;
+  return {config.admin_listen(), config.insecure_listen_anywhere() || tls_ != nullptr, rpc::kAllowAnywhere};
+}
+
+ServiceProcess::Listener ServiceProcess::MetricsListener() const {
+  const v1::ServiceConfig& config = identity_.config;
+  return {config.metrics_listen(), config.insecure_listen_anywhere() || config.insecure_metrics_anywhere(),
+          "service.insecure_metrics_anywhere: true: they hold no prompts"};
+}
+
+absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& services) {
+  rpc::ServerOptions options;
+  options.listen = GrpcListener().address;
+  options.insecure_listen_anywhere = GrpcListener().anywhere;
+  options.public_facing = identity_.public_facing;
+  if (!identity_.public_facing) options.tls = tls_;
+  SLUICE_ASSIGN_OR_RETURN(grpc_, rpc::Server::Start(options, services));
   admin_service_ = rpc::MakeAdminService({&state_, faults(), [this](v1::GetStatusReply* reply) {
                                             reply->set_service(identity_.service);
                                             reply->set_name(identity_.config.name());
@@ -70,8 +112,12 @@ absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& servic
                                             reply->set_config(identity_.config_yaml);
                                             if (status_source_) status_source_(reply);
                                           }});
-  SLUICE_ASSIGN_OR_RETURN(admin_, rpc::Server::Start({config.admin_listen(), anywhere},
-                                                     {{v1::Admin::service_full_name(), admin_service_.get()}}));
+  rpc::ServerOptions admin_options;
+  admin_options.listen = AdminListener().address;
+  admin_options.insecure_listen_anywhere = AdminListener().anywhere;
+  admin_options.tls = tls_;
+  SLUICE_ASSIGN_OR_RETURN(
+      admin_, rpc::Server::Start(admin_options, {{v1::Admin::service_full_name(), admin_service_.get()}}));
   admin_->SetReady(true);
   state_.OnReadyChanged([this](bool ready) {
     SLUICE_LOG(kInfo) << (ready ? "ready" : "not ready");
@@ -86,7 +132,8 @@ absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& servic
     return absl::UnavailableError(state_.draining() ? "draining" : "starting");
   };
   SLUICE_ASSIGN_OR_RETURN(metrics_server_,
-                          http::MetricsServer::Start({config.metrics_listen(), anywhere}, std::move(sources)));
+                          http::MetricsServer::Start({MetricsListener().address, MetricsListener().anywhere},
+                                                     std::move(sources)));
   SLUICE_ASSIGN_OR_RETURN(watch_loop_, ThreadLoop::Start("watch", clock_, 16));
   watch_loop_->Post([this] { RefreshLiveness(); });
   return absl::OkStatus();

@@ -14,9 +14,11 @@
 #include "base/fault.h"
 #include "base/thread_loop.h"
 #include "http/metrics_server.h"
+#include "rpc/channel_pool.h"
 #include "rpc/server.h"
 #include "rpc/service_state.h"
 #include "rpc/signals.h"
+#include "rpc/tls.h"
 #include "services/process/loop_watch.h"
 #include "sluice/v1/admin.pb.h"
 #include "sluice/v1/config.pb.h"
@@ -24,12 +26,17 @@
 
 namespace sluice::services {
 
+// What allows a public-facing service to listen beyond loopback.
+inline constexpr absl::string_view kAllowClients =
+    "insecure_clients_anywhere: true where something in front ends the TLS of clients";
+
 // What a service tells about itself.
 struct ProcessIdentity {
   std::string service;      // "router", "prefill", "decode", "cache-manager"
   v1::ServiceConfig config;
   std::string config_yaml;  // for the admin service
-  bool public_facing = false;
+  bool public_facing = false;  // clients call it, not services: `listen` stays plaintext
+  bool insecure_clients_anywhere = false;
 };
 
 // Thread-safe after Serve. Parts that services own and hand over references of must outlive it or be gone after Stop().
@@ -57,9 +64,15 @@ class ServiceProcess {
   // Called after every change of readiness. Before SetUp.
   void OnReadyChanged(std::function<void()> changed) { ready_changed_ = std::move(changed); }
 
-  // Whether the configured addresses can be bound, asked before anything expensive. Errors as rpc::CheckListen.
-  absl::Status CheckAddresses() const;
-  // Starts the gRPC, admin and metrics servers. Not ready yet. Errors as rpc::CheckListen.
+  // Reads service.tls, whose certificate must be one of this service, and sees whether the configured addresses can be bound.
+  // First of all, before anything expensive. Errors: INVALID_ARGUMENT with the file, or what was presented and what expected;
+  // those of rpc::CheckListen.
+  absl::Status Prepare();
+  // Null without service.tls. For channels to other services.
+  const std::shared_ptr<const rpc::Tls>& tls() const { return tls_; }
+  // How to reach services of these roles.
+  rpc::ChannelOptions ChannelsTo(ServiceRoles servers) const;
+  // After Prepare: starts the gRPC, admin and metrics servers. Not ready yet. Errors as rpc::CheckListen.
   absl::Status Serve(const std::vector<rpc::ServedService>& services);
   const std::string& grpc_address() const { return grpc_->address(); }
   const std::string& metrics_address() const { return metrics_server_->address(); }
@@ -81,6 +94,14 @@ class ServiceProcess {
 
  private:
   void RegisterMetrics();
+  struct Listener {
+    std::string address;
+    bool anywhere = false;
+    absl::string_view allow;  // the setting that makes `anywhere` true
+  };
+  Listener GrpcListener() const;
+  Listener AdminListener() const;
+  Listener MetricsListener() const;
   absl::Status Live() const;
   // On the watch loop, every few seconds: the gRPC health of "liveness".
   void RefreshLiveness();
@@ -95,6 +116,7 @@ class ServiceProcess {
   LoopWatch loops_{clock_};
   std::function<void()> ready_changed_;
   absl::AnyInvocable<void(v1::GetStatusReply*)> status_source_;
+  std::shared_ptr<const rpc::Tls> tls_;
   std::unique_ptr<grpc::Service> admin_service_;
   std::unique_ptr<rpc::Server> grpc_;
   std::unique_ptr<rpc::Server> admin_;

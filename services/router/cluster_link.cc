@@ -15,11 +15,12 @@ constexpr absl::Duration kReconnectDelay = absl::Milliseconds(200);
 
 class ManagerLink final : public ClusterLink {
  public:
-  ManagerLink(const std::string& address, std::shared_ptr<Loop> loop, std::function<void(const v1::WorkerView&, bool)> on_view)
+  ManagerLink(const std::string& address, const rpc::ChannelOptions& channel, std::shared_ptr<Loop> loop,
+              std::function<void(const v1::WorkerView&, bool)> on_view)
       : shared_(std::make_shared<Shared>(std::move(loop))) {
     shared_->address = address;
     shared_->on_view = std::move(on_view);
-    shared_->stub = v1::CacheManager::NewStub(rpc::MakeChannel(address, {}));
+    shared_->stub = v1::CacheManager::NewStub(rpc::MakeChannel(address, channel));
     shared_->loop->Post([shared = shared_] { Watch(shared); });
   }
   ~ManagerLink() override {
@@ -101,9 +102,10 @@ class ManagerLink final : public ClusterLink {
 
 }  // namespace
 
-std::unique_ptr<ClusterLink> ConnectToManager(const std::string& address, std::shared_ptr<Loop> loop,
+std::unique_ptr<ClusterLink> ConnectToManager(const std::string& address, const rpc::ChannelOptions& channel,
+                                              std::shared_ptr<Loop> loop,
                                               std::function<void(const v1::WorkerView&, bool)> on_view) {
-  return std::make_unique<ManagerLink>(address, std::move(loop), std::move(on_view));
+  return std::make_unique<ManagerLink>(address, channel, std::move(loop), std::move(on_view));
 }
 
 }  // namespace sluice::router

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/loop.h"
+#include "rpc/channel_pool.h"
 #include "sluice/v1/cache.pb.h"
 
 namespace sluice::router {
@@ -26,7 +27,8 @@ class ClusterLink {
 
 // Connects to `address` and stays connected, with back-off. `on_view` gets every view; `fresh` is true for the first view of a
 // connection, whose version starts anew. The loop is shared with calls that gRPC ends after the link is gone.
-std::unique_ptr<ClusterLink> ConnectToManager(const std::string& address, std::shared_ptr<Loop> loop,
+std::unique_ptr<ClusterLink> ConnectToManager(const std::string& address, const rpc::ChannelOptions& channel,
+                                              std::shared_ptr<Loop> loop,
                                               std::function<void(const v1::WorkerView& view, bool fresh)> on_view);
 
 }  // namespace sluice::router

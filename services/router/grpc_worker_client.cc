@@ -42,8 +42,9 @@ struct WorkerStub {
 
 class GrpcWorkerClient final : public cluster::WorkerClient {
  public:
-  GrpcWorkerClient(std::shared_ptr<Loop> loop, const cluster::Directory& directory, LoadCallback on_load)
-      : loop_(std::move(loop)), directory_(directory), state_(std::make_shared<State>()) {
+  GrpcWorkerClient(std::shared_ptr<Loop> loop, const cluster::Directory& directory, LoadCallback on_load,
+                   const rpc::ChannelOptions& channels)
+      : loop_(std::move(loop)), directory_(directory), state_(std::make_shared<State>()), channels_(channels) {
     state_->on_load = std::move(on_load);
   }
   ~GrpcWorkerClient() override {
@@ -323,8 +324,9 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
 
 std::unique_ptr<cluster::WorkerClient> MakeGrpcWorkerClient(std::shared_ptr<Loop> loop,
                                                             const cluster::Directory& directory,
-                                                            LoadCallback on_load) {
-  return std::make_unique<GrpcWorkerClient>(std::move(loop), directory, std::move(on_load));
+                                                            LoadCallback on_load,
+                                                            const rpc::ChannelOptions& channels) {
+  return std::make_unique<GrpcWorkerClient>(std::move(loop), directory, std::move(on_load), channels);
 }
 
 }  // namespace sluice::router

@@ -12,6 +12,7 @@
 #include "config/yaml.h"
 #include "http/openai_server.h"
 #include "rpc/library.h"
+#include "rpc/listen.h"
 #include "services/process/service_main.h"
 #include "services/process/service_process.h"
 #include "services/router/cluster_link.h"
@@ -80,7 +81,7 @@ absl::StatusOr<RouterOptions> OptionsOf(const v1::RouterConfig& config) {
 http::OpenAiServerOptions HttpOptionsOf(const v1::RouterConfig& config) {
   http::OpenAiServerOptions options;
   options.http.listen = config.http_listen();
-  options.http.insecure_anywhere = config.service().insecure_listen_anywhere();
+  options.http.insecure_anywhere = config.service().insecure_listen_anywhere() || config.insecure_clients_anywhere();
   options.http.body_bytes_max = size_t{config.body_kib_max()} << 10;
   options.version = services::Version();
   return options;
@@ -95,7 +96,12 @@ std::vector<TenantId> TenantsOf(const RouterOptions& options) {
 
 absl::Status Run(const v1::RouterConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(RouterOptions options, OptionsOf(config));
-  services::ServiceProcess process({"router", config.service(), config::ToYaml(config), true});
+  services::ServiceProcess process(
+      {"router", config.service(), config::ToYaml(config), true, config.insecure_clients_anywhere()});
+  SLUICE_RETURN_IF_ERROR(process.Prepare());
+  const http::OpenAiServerOptions http_options = HttpOptionsOf(config);
+  SLUICE_RETURN_IF_ERROR(
+      rpc::CheckListen(config.http_listen(), http_options.http.insecure_anywhere, services::kAllowClients).status());
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<ThreadLoop> loop, ThreadLoop::Start("router", process.clock(), kLoopQueueMax));
   SLUICE_ASSIGN_OR_RETURN(const auto text_loop, ThreadLoop::Start("text", process.clock(), kTextQueueMax));
   SecureRandom random;
@@ -106,7 +112,8 @@ absl::Status Run(const v1::RouterConfig& config) {
                                                 [&d](const WorkerId& worker, Incarnation incarnation,
                                                      const cluster::LoadReport& load) {
                                                   d.ReportLoad(worker, incarnation, load);
-                                                });
+                                                },
+                                                process.ChannelsTo({ServiceRole::kPrefill, ServiceRole::kDecode}));
                   });
   if (!config.tokenizer().empty()) {
     SLUICE_ASSIGN_OR_RETURN(auto model, services::LoadTextModel(config.tokenizer()));
@@ -117,11 +124,11 @@ absl::Status Run(const v1::RouterConfig& config) {
   process.Watch("text", *text_loop);
   SLUICE_RETURN_IF_ERROR(process.Serve({{v1::Inference::service_full_name(), &inference}}));
   SystemClock http_clock;
-  SLUICE_ASSIGN_OR_RETURN(const auto http, http::OpenAiServer::Start(HttpOptionsOf(config), core, http_clock));
+  SLUICE_ASSIGN_OR_RETURN(const auto http, http::OpenAiServer::Start(http_options, core, http_clock));
   SLUICE_RETURN_IF_ERROR(process.HandleSignals());
   if (!config.cache_manager().empty()) {
     auto link = ConnectToManager(
-        config.cache_manager(), loop,
+        config.cache_manager(), process.ChannelsTo({ServiceRole::kCacheManager}), loop,
         [&core](const v1::WorkerView& view, bool fresh) { core.OnView(view, fresh); });
     loop->Post([&core, link = std::move(link)]() mutable { core.SetLink(std::move(link)); });
   }

@@ -28,7 +28,7 @@ class Link final : public ManagerLink {
       : options_(std::move(options)),
         index_(index),
         loop_(loop),
-        stub_(v1::CacheManager::NewStub(rpc::MakeChannel(options_.address, {}))) {
+        stub_(v1::CacheManager::NewStub(rpc::MakeChannel(options_.address, options_.channel))) {
     MutexLock lock(alive_->mutex);
     alive_->link = this;
   }

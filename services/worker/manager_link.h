@@ -7,12 +7,14 @@
 
 #include "base/loop.h"
 #include "kv/prefix_index.h"
+#include "rpc/channel_pool.h"
 #include "sluice/v1/cache.pb.h"
 
 namespace sluice::services {
 
 struct ManagerLinkOptions {
   std::string address;  // host:port
+  rpc::ChannelOptions channel;
   v1::WorkerInfo info;
   // Asked on the loop for every heartbeat.
   std::function<v1::Heartbeat()> heartbeat;

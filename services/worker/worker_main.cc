@@ -13,11 +13,16 @@
 namespace sluice::services {
 namespace {
 
-absl::StatusOr<std::unique_ptr<transport::Transport>> MakeConfiguredTransport(const v1::TransportConfig& config) {
+absl::StatusOr<std::unique_ptr<transport::Transport>> MakeConfiguredTransport(const v1::WorkerConfig& worker) {
+  const v1::TransportConfig& config = worker.transport();
+  const v1::TlsConfig& tls = worker.service().tls();
   transport::TransportOptions options;
   options.backends.assign(config.backends().begin(), config.backends().end());
   options.net_devices = config.net_devices();
   options.trusted_network = config.trusted_network();
+  options.certificates = {tls.cert_file(), tls.key_file(), tls.ca_file()};
+  options.tls_listen = config.listen();
+  options.tls_advertise = config.advertise();
   return transport::CreateTransport(options);
 }
 

@@ -106,7 +106,7 @@ void CollectTenants(Registry& registry, const WorkerMetrics::Sources& sources) {
 }
 
 void CollectMoves(Registry& registry, const WorkerMetrics::Sources& sources) {
-  const std::string& transport = sources.transport;
+  const std::string& transport = sources.transport.capabilities().name;
   registry.OnCollect(
       [&worker = sources.worker, &clock = sources.clock,
        quarantine_age = registry.gauge(telemetry::kQuarantineAge),
@@ -137,6 +137,15 @@ void CollectMoves(Registry& registry, const WorkerMetrics::Sources& sources) {
         quarantine_age.Set(
             since == 0 ? 0 : absl::ToDoubleSeconds(clock.Now() - absl::FromUnixNanos(since)));
       });
+}
+
+void CollectRefusals(Registry& registry, const transport::Transport& transport) {
+  for (const transport::Refusal reason : transport::kRefusals) {
+    registry.OnCollect([&transport, reason, refused = registry.counter(telemetry::kTransportRefusals,
+                                                                       {transport::RefusalName(reason)})] {
+      refused.AdvanceTo(static_cast<double>(transport.refused(reason)));
+    });
+  }
 }
 
 }  // namespace
@@ -182,6 +191,7 @@ void WorkerMetrics::Collect(const Sources& sources) {
   CollectPages(registry_, sources);
   CollectTenants(registry_, sources);
   CollectMoves(registry_, sources);
+  CollectRefusals(registry_, sources.transport);
 }
 
 }  // namespace sluice::services

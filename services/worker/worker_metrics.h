@@ -14,6 +14,7 @@
 #include "kv/prefix_index.h"
 #include "request/phase.h"
 #include "telemetry/metrics.h"
+#include "transport/transport.h"
 
 namespace sluice::services {
 
@@ -39,7 +40,7 @@ class WorkerMetrics {
     const kv::PagePool& pool;
     kv::PrefixIndex& index;
     const engine::ModelRunner& model;
-    std::string transport;
+    const transport::Transport& transport;
   };
   // Before the worker gets calls: it observes the index, too.
   void Collect(const Sources& sources);

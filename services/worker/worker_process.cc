@@ -72,9 +72,9 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const v1::Wo
                                                                     absl::string_view service,
                                                                     TransportMaker make_transport, bool handle_signals) {
   std::unique_ptr<WorkerProcess> worker(new WorkerProcess(config, service));
-  SLUICE_RETURN_IF_ERROR(worker->process_.CheckAddresses());
+  SLUICE_RETURN_IF_ERROR(worker->process_.Prepare());
   // Before other threads run: UCX reads its settings from the environment.
-  SLUICE_ASSIGN_OR_RETURN(worker->transport_, make_transport(config.transport()));
+  SLUICE_ASSIGN_OR_RETURN(worker->transport_, make_transport(config));
   if (handle_signals) SLUICE_RETURN_IF_ERROR(worker->process_.HandleSignals());
   SLUICE_RETURN_IF_ERROR(worker->LoadModel());
   SLUICE_RETURN_IF_ERROR(worker->BuildPages());
@@ -132,7 +132,7 @@ absl::Status WorkerProcess::BuildLoops() {
                                                         process_.faults(), {}});
   WireTransport();
   metrics_ = std::make_unique<WorkerMetrics>(process_.metrics());
-  metrics_->Collect({process_.clock(), *worker_, *pool_, *index_, *model_.runner, transport_->capabilities().name});
+  metrics_->Collect({process_.clock(), *worker_, *pool_, *index_, *model_.runner, *transport_});
   return absl::OkStatus();
 }
 
@@ -190,6 +190,7 @@ absl::Status WorkerProcess::ConnectManager() {
   if (config_.cache_manager().empty()) return absl::OkStatus();
   ManagerLinkOptions options;
   options.address = config_.cache_manager();
+  options.channel = process_.ChannelsTo({ServiceRole::kCacheManager});
   options.info = Info();
   options.heartbeat = [this] {
     v1::Heartbeat heartbeat;

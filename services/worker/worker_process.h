@@ -25,7 +25,7 @@ namespace sluice::services {
 
 // Makes the transport that a configuration names. Tests join workers of one process by their own.
 using TransportMaker =
-    absl::AnyInvocable<absl::StatusOr<std::unique_ptr<transport::Transport>>(const v1::TransportConfig&)>;
+    absl::AnyInvocable<absl::StatusOr<std::unique_ptr<transport::Transport>>(const v1::WorkerConfig&)>;
 
 // Threads: engine loop and move loop, the model's compute threads, gRPC's, the metrics server's. The destructor stops all.
 class WorkerProcess {

@@ -67,7 +67,7 @@ class WorkerProcessTest : public testing::Test {
     SLUICE_CHECK(config.ok()) << config.status();
     auto worker = WorkerProcess::Start(
         *config, role,
-        [this](const v1::TransportConfig&) -> absl::StatusOr<std::unique_ptr<transport::Transport>> {
+        [this](const v1::WorkerConfig&) -> absl::StatusOr<std::unique_ptr<transport::Transport>> {
           SLUICE_ASSIGN_OR_RETURN(auto transport, network_.CreateTransport());
           return std::unique_ptr<transport::Transport>(std::move(transport));
         },

@@ -97,6 +97,8 @@ class ChartTest(unittest.TestCase):
     def test_values_that_do_not_fit_together_are_refused(self):
         refusals = (
             ("default", ["insecurePlaintext=false"], "insecurePlaintext is false"),
+            ("mtls", ["insecurePlaintext=true"], "set one of them"),
+            ("default", ["transport.backends={tls}"], "set tls.secretPrefix"),
             ("default", ["auth.existingSecret="], "auth.existingSecret is missing"),
             ("default", ["model.path=/models/a"], "exactly one of model.volume"),
             ("model-image", ["model.volume.hostPath=/a"], "exactly one of model.volume"),

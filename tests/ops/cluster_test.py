@@ -1,5 +1,6 @@
 """A cluster on loopback from what the chart renders, called as README.md and NOTES.txt say."""
 import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -31,7 +32,7 @@ class RunningCluster(unittest.TestCase):
         for name in ("cache-manager", "prefill", "decode", "router"):
             cls.host.start(name)
         for name, process in cls.host.running.items():
-            wait_until(lambda: process.grpc_health("readiness") or process.popen.poll() is not None, f"{name} is ready", 60)
+            wait_until(lambda: process.is_ready() or process.popen.poll() is not None, f"{name} is ready", 60)
             if process.popen.poll() is not None:
                 raise AssertionError(f"{name} ended:\n{cls.host.log(name)}")
 
@@ -70,6 +71,34 @@ class SplitTest(RunningCluster):
         for name in ("prefill", "decode"):
             ports = self.host.running[name].listens_on() - set(self.host.ports[name].values())
             self.assertTrue(ports and ports <= set(range(8090, 8098)), f"{name} listens on {ports}")
+
+
+class CertifiedTest(RunningCluster):
+    """mTLS between the services, with the certificates of `sluice certs` as secrets."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        certificates = pathlib.Path(cls.folder.name) / "certificates"
+        subprocess.run([f"{chart.ARGS.bin}/sluice", "certs", "--out", certificates], check=True, capture_output=True)
+
+        def secret(name):
+            if name == "sluice-keys":
+                return {"api-keys": b"secret-key team\n"}
+            return {file.name: file.read_bytes() for file in (certificates / name.removeprefix("sluice-tls-")).iterdir()}
+        cls.start(chart.render("mtls"), secret)
+
+    def test_pages_travel_over_tls(self):
+        self.ask("secret-key", "hello " * 20, max_tokens=4, ignore_eos=True)
+        metrics = read_metrics(f"http://127.0.0.1:{self.host.ports['decode']['metrics']}")
+        self.assertGreater(metrics['sluice_kv_transfer_bytes_total{side="receive",transport="tls"}'], 0)
+        for name in ("prefill", "decode"):
+            self.assertEqual(self.host.running[name].listens_on(),
+                             {self.host.ports[name][port] for port in ("grpc", "metrics", "admin", "pages")})
+
+    def test_a_caller_without_a_certificate_is_refused(self):
+        for name in ("prefill", "decode", "cache-manager"):
+            self.assertFalse(self.host.running[name].grpc_health("readiness"), name)
 
 
 class InstalledTest(RunningCluster):

@@ -15,7 +15,7 @@ MESSAGES = {
     "HandoffConfig": ("handoffConfig", set()),
     "WorkerConfig": ("workerConfig", {"service", "model", "transport", "role", "cache_manager"}),
     "RouterConfig": ("routerConfig", {"service", "http_listen", "cache_manager", "workers", "tokenizer", "split",
-                                      "cache_secret_file", "no_auth", "api_keys_file"}),
+                                      "cache_secret_file", "no_auth", "api_keys_file", "insecure_clients_anywhere"}),
     "CacheManagerConfig": ("cacheManagerConfig", {"service", "blocks_max"}),
 }
 # Values of the chart's own names for settings, whose ranges must be the same.
@@ -74,9 +74,22 @@ class ConfigTest(unittest.TestCase):
         for name, rule in OWN_OF_WORKERS.items():
             self.check_rule(self.schema["definitions"]["worker"]["properties"][name], table[rule], name)
 
-    def test_nothing_in_config_proto_is_about_tls(self):
-        """The chart refuses to pretend. When the services learn TLS, wire it: values, secrets, probes, insecurePlaintext."""
-        self.assertFalse([f for names in fields().values() for f in names if re.search("tls|cert", f)])
+    def test_certificates_are_mounted_where_the_binaries_read_them(self):
+        documents = render("mtls")
+        for name, text in configs(documents).items():
+            files = chart.yaml.safe_load(text)["service"]["tls"]
+            self.assertEqual(set(files), fields()["TlsConfig"])
+            spec = chart.by_component(documents, "Deployment")[name]["spec"]["template"]["spec"]
+            folder = next(m["mountPath"] for m in spec["containers"][0]["volumeMounts"] if m["name"] == "tls")
+            secret = next(v["secret"] for v in spec["volumes"] if v["name"] == "tls")
+            self.assertEqual(secret["secretName"], f"sluice-tls-{name}")
+            self.assertEqual({f"{folder}/{item['path']}" for item in secret["items"]}, set(files.values()))
+        for case in cases():
+            for name, text in configs(render(case)).items():
+                config = chart.yaml.safe_load(text)
+                plaintext = {key for part in (config, config["service"]) for key in part if key.startswith("insecure")}
+                allowed = {"insecure_metrics_anywhere"} | ({"insecure_clients_anywhere"} if name == "router" else set())
+                self.assertEqual(plaintext, allowed if case == "mtls" else {"insecure_listen_anywhere"}, f"{case}: {name}")
 
     def test_the_binaries_accept_every_configuration(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -7,11 +7,13 @@ import os
 import pathlib
 import socket
 import subprocess
+import urllib.request
 
 import chart
 import grpc
 
-PORTS = {"http": "0.0.0.0:8080", "grpc": "0.0.0.0:8081", "metrics": "0.0.0.0:8082", "admin": "127.0.0.1:8083"}
+PORTS = {"http": "0.0.0.0:8080", "grpc": "0.0.0.0:8081", "metrics": "0.0.0.0:8082", "admin": "127.0.0.1:8083",
+         "pages": "0.0.0.0:8090"}
 
 
 def free_port():
@@ -21,10 +23,21 @@ def free_port():
 
 
 class Process:
-    """A started pod: `ports` by name, `grpc_health(service)`."""
+    """A started pod: `ports` by name, `grpc_health(service)`, `is_ready()`."""
 
-    def __init__(self, popen, ports):
-        self.popen, self.ports = popen, ports
+    def __init__(self, popen, ports, container=None):
+        self.popen, self.ports, self.container = popen, ports, container
+
+    def is_ready(self):
+        """What the readiness probe of the pod says."""
+        probe = self.container["readinessProbe"]
+        if "grpc" in probe:
+            return self.grpc_health(probe["grpc"]["service"])
+        try:
+            url = f"http://127.0.0.1:{self.ports['metrics']}{probe['httpGet']['path']}"
+            return urllib.request.urlopen(url, timeout=5).status == 200
+        except OSError:
+            return False
 
     def grpc_health(self, service):
         """What a kubelet's probe learns: whether `service` is SERVING."""
@@ -117,7 +130,7 @@ class Host:
         arguments[0] = os.path.join(chart.ARGS.bin, arguments[0])
         with open(self.folder / f"{name}.log", "w") as log:
             popen = subprocess.Popen(arguments, env=environment, stderr=log)
-        self.running[name] = Process(popen, self.ports[name])
+        self.running[name] = Process(popen, self.ports[name], spec["containers"][0])
 
     def log(self, name):
         return (self.folder / f"{name}.log").read_text()

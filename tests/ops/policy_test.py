@@ -75,7 +75,7 @@ class Flows:
 
 OWN_NAMESPACE = {"kubernetes.io/metadata.name": "default"}
 STRANGER = {"app": "stranger"}
-HTTP, GRPC, METRICS, ADMIN, PAGES = 8080, 8081, 8082, 8083, 8093
+HTTP, GRPC, METRICS, ADMIN, PAGES = 8080, 8081, 8082, 8083, 8090
 PORTS = (HTTP, GRPC, METRICS, ADMIN, PAGES, 8098, 22)
 
 
@@ -113,6 +113,11 @@ class PolicyTest(unittest.TestCase):
         for case in cases():
             for deployment in of_kind(render(case), "Deployment"):
                 container = deployment["spec"]["template"]["spec"]["containers"][0]
+                if case == "mtls" and container["name"] != "router":
+                    probes = {kind: container[kind + "Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")}
+                    self.assertEqual(probes, {"startup": {"port": METRICS, "path": "/live"}, "readiness": {"port": METRICS, "path": "/ready"},
+                                              "liveness": {"port": METRICS, "path": "/live"}})
+                    continue
                 probes = {kind: container[kind + "Probe"]["grpc"] for kind in ("startup", "readiness", "liveness")}
                 self.assertEqual(probes, {kind: {"port": GRPC, "service": kind} for kind in probes})
                 # What is not alive would use up the whole drain budget while its streams wait.
@@ -267,8 +272,8 @@ class PolicyTest(unittest.TestCase):
             documents = render(case)
             self.assertEqual(of_kind(documents, "Secret"), [])
             with_secret = {name for name, pod in pods(documents).items() if any("secret" in v for v in pod["spec"]["volumes"])}
-            self.assertTrue(all(name.endswith(("-router", "-test")) for name in with_secret), with_secret)
-            self.assertEqual(len(with_secret), 2)
+            self.assertTrue(case == "mtls" or all(name.endswith(("-router", "-test")) for name in with_secret), with_secret)
+            self.assertEqual(len(with_secret), 5 if case == "mtls" else 2)
 
 
 if __name__ == "__main__":

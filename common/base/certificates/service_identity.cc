@@ -17,7 +17,7 @@ constexpr size_t kShownBytesMax = 200;
 
 bool IsName(absl::string_view text) {
   const auto fits = [](char c) {
-    return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
   };
   return !text.empty() && text.size() <= kNameBytesMax &&
          std::all_of(text.begin(), text.end(), fits);

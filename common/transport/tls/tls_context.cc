@@ -55,8 +55,8 @@ TlsContext::Version TlsContext::Look() const {
     if (stat(path->c_str(), &about) == 0) {
       version[at] = about.st_ino;
       version[at + 1] = static_cast<uint64_t>(about.st_size);
-      version[at + 2] =
-          static_cast<uint64_t>(about.st_mtim.tv_sec) * 1'000'000'000 + about.st_mtim.tv_nsec;
+      version[at + 2] = static_cast<uint64_t>(about.st_mtim.tv_sec) * 1'000'000'000 +
+                        static_cast<uint64_t>(about.st_mtim.tv_nsec);
     }
     at += 3;
   }

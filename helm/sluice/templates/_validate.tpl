@@ -1,8 +1,14 @@
 {{/* Values that each look right and do not fit together. Each message names the value and the way out. */}}
 {{- define "sluice.validate" -}}
 {{- $v := .Values -}}
-{{- if not $v.insecurePlaintext -}}
-{{- fail "insecurePlaintext is false, and the services do not speak TLS yet: they would refuse to listen beyond loopback. Read what stands beside it in values.yaml; set it to true if the network of this cluster may carry prompts in plaintext" -}}
+{{- if not (or $v.insecurePlaintext $v.tls.secretPrefix) -}}
+{{- fail "insecurePlaintext is false, and tls.secretPrefix names no certificates: the services would refuse to listen beyond loopback. Set tls.secretPrefix (values.yaml says what the secrets hold), or insecurePlaintext to true if the network of this cluster may carry prompts in plaintext" -}}
+{{- end -}}
+{{- if and $v.insecurePlaintext $v.tls.secretPrefix -}}
+{{- fail (printf "insecurePlaintext is true, but tls.secretPrefix is %q: set one of them" $v.tls.secretPrefix) -}}
+{{- end -}}
+{{- if and (has "tls" $v.transport.backends) (not $v.tls.secretPrefix) -}}
+{{- fail "transport.backends names tls: set tls.secretPrefix to the secrets with the certificates" -}}
 {{- end -}}
 {{- if not $v.auth.existingSecret -}}
 {{- fail (printf "auth.existingSecret is missing: name a secret whose entry %q has lines \"key tenant\"; without keys nobody could call the routers" $v.auth.key) -}}

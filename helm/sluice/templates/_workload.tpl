@@ -60,6 +60,15 @@ capabilities:
   {{- end }}
 {{- end -}}
 
+{{/* A kubelet has no certificate of ours: behind mTLS it asks the metrics port. */}}
+{{- define "sluice.probe" -}}
+{{- if and .parent.root.Values.tls.secretPrefix (ne .parent.name "router") -}}
+httpGet: {port: 8082, path: {{ .path }}}
+{{- else -}}
+grpc: {port: 8081, service: {{ .concern }}}
+{{- end -}}
+{{- end -}}
+
 {{/* Workers are told apart by their pods' names and reached at their addresses. UCX reads its ports from the environment; without
 a range it takes any, which no network policy could name. */}}
 {{- define "sluice.container" -}}
@@ -93,17 +102,17 @@ ports:
   - {name: grpc, containerPort: 8081}
   - {name: metrics, containerPort: 8082}
 startupProbe:
-  grpc: {port: 8081, service: startup}
+  {{- include "sluice.probe" (dict "parent" . "concern" "startup" "path" "/live") | nindent 2 }}
   periodSeconds: 2
   timeoutSeconds: 2
   failureThreshold: {{ div (add .root.Values.startSeconds 1) 2 }}
 readinessProbe:
-  grpc: {port: 8081, service: readiness}
+  {{- include "sluice.probe" (dict "parent" . "concern" "readiness" "path" "/ready") | nindent 2 }}
   periodSeconds: 2
   timeoutSeconds: 2
   failureThreshold: 2
 livenessProbe:
-  grpc: {port: 8081, service: liveness}
+  {{- include "sluice.probe" (dict "parent" . "concern" "liveness" "path" "/live") | nindent 2 }}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 3
@@ -118,6 +127,9 @@ securityContext:
   {{- include "sluice.containerSecurityContext" (include "sluice.asRoot" .) | nindent 2 }}
 volumeMounts:
   - {name: config, mountPath: /etc/sluice/config, readOnly: true}
+  {{- if .root.Values.tls.secretPrefix }}
+  - {name: tls, mountPath: /etc/sluice/tls, readOnly: true}
+  {{- end }}
   {{- if eq .name "router" }}
   - {name: auth, mountPath: /etc/sluice/auth, readOnly: true}
   {{- if .root.Values.cacheSecret.existingSecret }}
@@ -145,6 +157,16 @@ volumeMounts:
 {{- define "sluice.volumes" -}}
 - name: config
   configMap: {name: {{ include "sluice.fullname" .root }}-{{ .name }}}
+{{- with .root.Values.tls.secretPrefix }}
+- name: tls
+  secret:
+    secretName: {{ . }}-{{ $.name }}
+    defaultMode: 0440
+    items:
+      - {key: tls.crt, path: tls.crt}
+      - {key: tls.key, path: tls.key}
+      - {key: ca.crt, path: ca.crt}
+{{- end }}
 {{- if eq .name "router" }}
 {{ include "sluice.authVolume" .root }}
 {{- with .root.Values.cacheSecret }}
