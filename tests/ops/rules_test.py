@@ -82,6 +82,24 @@ class RulesTest(unittest.TestCase):
             for linked in re.findall(r"(\w+\.md)", text):
                 self.assertTrue((RUNBOOKS / linked).exists(), f"{path.name} names {linked}")
 
+    def test_runbooks_name_what_exists(self):
+        """Settings, states, reasons, metrics and lines of the log are found in what is shipped, word for word."""
+        patterns = ("proto/**/*.proto", "common/**/*.h", "common/**/*.cc", "services/**/*.h", "services/**/*.cc",
+                    "deploy/prometheus/rules/alerts.yaml", "helm/sluice/values.yaml")
+        shipped = "".join(path.read_text() for pattern in patterns for path in sorted(DEPLOY.parent.glob(pattern))
+                          if not path.stem.endswith("_test"))
+        words = set(re.findall(r"\w+", shipped))
+        for path in sorted(RUNBOOKS.glob("[A-Z]*.md")):
+            if path.name == "README.md":
+                continue
+            text = path.read_text()
+            searched = [part for pattern in re.findall(r"grep '([^']+)'|grep -E '([^']+)'", text) for part in "".join(pattern).split("|")]
+            named = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
+            for piece in searched + [piece for piece in named if not piece.startswith(("kubectl ", "/"))]:
+                with self.subTest(path.name, piece=piece):
+                    plain = re.fullmatch(r"(?:[\w.]+\.)?(\w+)", piece)
+                    self.assertTrue(plain.group(1) in words if plain else all(part in shipped for part in piece.split(": ")))
+
     def test_pods_get_the_labels_that_rules_stand_on(self):
         """Debian's Prometheus is built without Kubernetes, so its discovery is played by a file of the labels it would give."""
         config = load(PROMETHEUS / "prometheus-kubernetes.yml")
