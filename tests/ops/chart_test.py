@@ -77,7 +77,10 @@ class ChartTest(unittest.TestCase):
                 ("monitoring.rules.enable", "/monitoring/rules", "enable"),
                 ("prefill.pod.nodeselector", "/prefill/pod", "nodeselector"),
                 ("prefill.resources.limit.cpu", "/prefill/resources", "limit"),
-                ("router.resources.requests.memroy", "/router/resources/requests", "memroy")):
+                ("router.resources.requests.memroy", "/router/resources/requests", "memroy"),
+                ("pod.extraEnv[0].valueFrom.secretRef", "/pod/extraEnv/0/valueFrom", "secretRef"),
+                ("networkPolicy.clients[0].podSelector.matchExpressions[0].operater",
+                 "/networkPolicy/clients/0/podSelector/matchExpressions/0", "operater")):
             with self.subTest(path=path):
                 message = self.refusal("default", "--set", f"{path}=1")
                 self.assertIn(f"at '{where}': additional properties '{name}' not allowed", message)
@@ -89,7 +92,7 @@ class ChartTest(unittest.TestCase):
                                  ("router.config.queue_max=0", "/router/config/queue_max"), ("image.tag=latest", "/image/tag"),
                                  ("drainSeconds=4000", "/drainSeconds"), ("model.path=model.gguf", "/model/path"),
                                  ("transport.backends={ucx-shm}", "/transport/backends/0"), ("auth.key=a/b", "/auth/key"),
-                                 ("fullnameOverride=a.b", "/fullnameOverride"), ("nameOverride=1a", "/nameOverride"),
+                                 ("fullnameOverride=a.b", "/fullnameOverride"), ("runAsUser=0", "/runAsUser"), ("nameOverride=1a", "/nameOverride"),
                                  ("router.resources.requests.cpu=half", "/router/resources/requests/cpu")):
             with self.subTest(assignment=assignment):
                 self.assertIn(f"at '{path}'", self.refusal("default", "--set", assignment))
@@ -108,6 +111,8 @@ class ChartTest(unittest.TestCase):
             ("monitoring", ["networkPolicy.monitoring=null"], "networkPolicy.monitoring lets nobody"),
             ("cert-manager", ["ingress.tls.secretName="], "set ingress.tls.secretName"),
             ("tls", ["ingress.host="], "set ingress.host"),
+            ("many", ["decode.config.engine.page_tokens=32"], 'engine.page_tokens is "64" for prefill and "32" for decode'),
+            ("default", ["prefill.config.engine.kv_format=bf16"], 'engine.kv_format is "bf16" for prefill and "" for decode'),
             ("many", ["prefill.autoscaling.minReplicas=50"], "prefill.autoscaling: minReplicas 50 is over maxReplicas 40"),
             ("default", ["decode.rollingUpdate.maxUnavailable=0%"], "decode.rollingUpdate: maxSurge and maxUnavailable are both 0"))
         for case, assignments, message in refusals:
@@ -122,7 +127,6 @@ class ChartTest(unittest.TestCase):
 
         # Handed to Kubernetes as they are, which checks them.
         passed_on = {f"pod/properties/affinity/properties/{kind}" for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")}
-        passed_on |= {"env/properties/valueFrom", "labelSelector/properties/matchExpressions/items"}
         # Helm adds it where the chart is a part of another one.
         passed_on |= {"/properties/global"}
 

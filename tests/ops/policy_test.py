@@ -94,6 +94,16 @@ class PolicyTest(unittest.TestCase):
                 self.assertIs(container["securityContext"]["readOnlyRootFilesystem"], True)
                 self.assertTrue(all(mount.get("readOnly") for mount in container["volumeMounts"]))
 
+    def test_the_user_may_be_left_to_the_platform(self):
+        for case, user in (("default", "1000"), ("default", "null"), ("rdma", "null")):
+            for name, pod in pods(render(case, "--set", f"runAsUser={user}")).items():
+                setting = pod["spec"]["securityContext"]
+                root = case == "rdma" and name.endswith(("prefill", "decode"))
+                found = {key: setting[key] for key in ("runAsUser", "runAsGroup", "fsGroup") if key in setting}
+                expected = {} if user == "null" else dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), int(user))
+                self.assertEqual(found, {"runAsUser": 0} if root else expected, name)
+                self.assertIs(setting["runAsNonRoot"], not root)
+
     def test_the_check_of_the_profile_finds_what_breaks_it(self):
         spec = {"containers": [{"name": "a", "securityContext": {"privileged": True, "capabilities": {"add": ["SYS_ADMIN"]}},
                                 "ports": [{"hostPort": 1}]}],

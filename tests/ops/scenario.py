@@ -147,7 +147,7 @@ class Scenario:
         harness.wait_until(lambda: admin.arm("worker.token", "KIND_UNSPECIFIED") > hits, "a stream is stopped at a token")
         # What these wait for here, the stopped stream has had as well: its first token is with the router.
         request = self.client.message("GenerateRequest", text="a long story", max_tokens=self.story_tokens, ignore_eos=True)
-        streams = [self.client.call("Generate", request, metadata=self.metadata) for _ in range(4)]
+        streams = [self.client.call("Generate", request, timeout=300, metadata=self.metadata) for _ in range(4)]
         for stream in streams:
             next(iter(stream))
         process = next(p for p in self.services.running if p.pid == victim["pid"])

@@ -43,6 +43,13 @@
 {{- fail "ingress.tls.issuer.name is set: set ingress.tls.secretName too, where the certificate shall go" -}}
 {{- end -}}
 {{- end -}}
+{{- range $key := list "kv_format" "page_tokens" -}}
+{{- $prefill := dig "engine" $key "" (mergeOverwrite (deepCopy $v.workers.config) (deepCopy $v.prefill.config)) -}}
+{{- $decode := dig "engine" $key "" (mergeOverwrite (deepCopy $v.workers.config) (deepCopy $v.decode.config)) -}}
+{{- if ne (toString $prefill) (toString $decode) -}}
+{{- fail (printf "engine.%s is %q for prefill and %q for decode: they could not hand pages over; set it in workers.config" $key (toString $prefill) (toString $decode)) -}}
+{{- end -}}
+{{- end -}}
 {{- range $name := list "router" "prefill" "decode" -}}
 {{- $scaling := (get $v $name).autoscaling -}}
 {{- if and $scaling.enabled (gt (int $scaling.minReplicas) (int $scaling.maxReplicas)) -}}

@@ -42,10 +42,18 @@ data:
 {{- end -}}
 
 {{- define "sluice.podSecurityContext" -}}
-runAsNonRoot: {{ not . }}
-runAsUser: {{ ternary 0 65532 (not (empty .)) }}
-runAsGroup: 65532
-fsGroup: 65532
+{{- $root := include "sluice.asRoot" . -}}
+{{- $user := .root.Values.runAsUser -}}
+runAsNonRoot: {{ empty $root }}
+{{- if $root }}
+runAsUser: 0
+{{- else if $user }}
+runAsUser: {{ $user }}
+{{- end }}
+{{- with $user }}
+runAsGroup: {{ . }}
+fsGroup: {{ . }}
+{{- end }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
@@ -199,7 +207,7 @@ serviceAccountName: {{ include "sluice.serviceAccount" .root }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext:
-  {{- include "sluice.podSecurityContext" (include "sluice.asRoot" .) | nindent 2 }}
+  {{- include "sluice.podSecurityContext" . | nindent 2 }}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
