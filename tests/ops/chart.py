@@ -66,6 +66,16 @@ def configs(documents):
     return {name: maps[name]["data"]["config.yaml"] for name in COMPONENTS}
 
 
+def pod_specs(documents):
+    """{component: what its Deployment says of a pod}."""
+    return {name: deployment["spec"]["template"]["spec"] for name, deployment in by_component(documents, "Deployment").items()}
+
+
+def containers(documents):
+    """{component: the container of its pods}."""
+    return {name: spec["containers"][0] for name, spec in pod_specs(documents).items()}
+
+
 def pods(documents):
     """{name: pod with metadata and spec} of every workload."""
     found = {document["metadata"]["name"]: document["spec"]["template"] for document in of_kind(documents, "Deployment")}

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 import chart
-from chart import cases, configs, pods, render
+from chart import cases, configs, render
 
 # Where an operator's part of each configuration message stands in values.schema.json, and the settings that the chart writes itself.
 MESSAGES = {
@@ -79,7 +79,7 @@ class ConfigTest(unittest.TestCase):
         for name, text in configs(documents).items():
             files = chart.yaml.safe_load(text)["service"]["tls"]
             self.assertEqual(set(files), fields()["TlsConfig"])
-            spec = chart.by_component(documents, "Deployment")[name]["spec"]["template"]["spec"]
+            spec = chart.pod_specs(documents)[name]
             folder = next(m["mountPath"] for m in spec["containers"][0]["volumeMounts"] if m["name"] == "tls")
             secret = next(v["secret"] for v in spec["volumes"] if v["name"] == "tls")
             self.assertEqual(secret["secretName"], f"sluice-tls-{name}")
@@ -96,7 +96,7 @@ class ConfigTest(unittest.TestCase):
             path = os.path.join(folder, "config.yaml")
             for case in cases():
                 documents = render(case)
-                containers = {pod["spec"]["containers"][0]["name"]: pod["spec"]["containers"][0] for pod in pods(documents).values()}
+                containers = chart.containers(documents)
                 for name, text in configs(documents).items():
                     with self.subTest(case=case, component=name), open(path, "w") as file:
                         file.write(text)
@@ -124,13 +124,13 @@ class ConfigTest(unittest.TestCase):
             for name in ("prefill", "decode"):
                 with self.subTest(case=case, component=name):
                     engine = chart.yaml.safe_load(configs(documents)[name])["engine"]
-                    container = chart.by_component(documents, "Deployment")[name]["spec"]["template"]["spec"]["containers"][0]
+                    container = chart.containers(documents)[name]
                     for amounts in container["resources"].values():
                         self.assertEqual(amounts["cpu"], str(engine["threads"]))
                         self.assertGreater(int(amounts["memory"].removesuffix("Mi")), engine["kv_pool_mib"])
 
             config = chart.yaml.safe_load(configs(documents)["cache-manager"])
-            container = chart.by_component(documents, "Deployment")["cache-manager"]["spec"]["template"]["spec"]["containers"][0]
+            container = chart.containers(documents)["cache-manager"]
             self.assertGreater(int(container["resources"]["limits"]["memory"].removesuffix("Mi")) << 20, 160 * config["blocks_max"])
 
     def test_roles_follow_the_split(self):

@@ -69,8 +69,7 @@ class Process:
 class Host:
     def __init__(self, folder, documents, secret):
         self.folder, self.documents, self.secret = pathlib.Path(folder), documents, secret
-        deployments = chart.by_component(documents, "Deployment")
-        self.pods = {name: deployment["spec"]["template"]["spec"] for name, deployment in deployments.items()}
+        self.pods = chart.pod_specs(documents)
         self.ports = {name: {port: free_port() for port in PORTS} for name in self.pods}
         self.running = {}
 

@@ -121,8 +121,9 @@ class PolicyTest(unittest.TestCase):
 
     def test_probes_ask_one_concern_each(self):
         for case in cases():
-            for deployment in of_kind(render(case), "Deployment"):
-                container = deployment["spec"]["template"]["spec"]["containers"][0]
+            for container in chart.containers(render(case)).values():
+                # What is not alive would use up the whole drain budget while its streams wait.
+                self.assertLessEqual(container["livenessProbe"]["terminationGracePeriodSeconds"], 15)
                 if case == "mtls" and container["name"] != "router":
                     probes = {kind: container[kind + "Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")}
                     self.assertEqual(probes, {"startup": {"port": METRICS, "path": "/live"}, "readiness": {"port": METRICS, "path": "/ready"},
@@ -130,8 +131,6 @@ class PolicyTest(unittest.TestCase):
                     continue
                 probes = {kind: container[kind + "Probe"]["grpc"] for kind in ("startup", "readiness", "liveness")}
                 self.assertEqual(probes, {kind: {"port": GRPC, "service": kind} for kind in probes})
-                # What is not alive would use up the whole drain budget while its streams wait.
-                self.assertLessEqual(container["livenessProbe"]["terminationGracePeriodSeconds"], 15)
                 self.assertIn({"name": "grpc", "containerPort": GRPC}, container["ports"])
 
     def test_one_drain_budget(self):
@@ -139,7 +138,7 @@ class PolicyTest(unittest.TestCase):
             documents = render("default", "--set", f"drainSeconds={drain_s}")
             for name, text in configs(documents).items():
                 self.assertEqual(chart.yaml.safe_load(text)["service"]["drain_s"], drain_s)
-                spec = by_component(documents, "Deployment")[name]["spec"]["template"]["spec"]
+                spec = chart.pod_specs(documents)[name]
                 pause_s = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
                 self.assertGreater(pause_s, 0)
                 self.assertGreaterEqual(spec["terminationGracePeriodSeconds"], pause_s + drain_s + 5)
@@ -189,8 +188,8 @@ class PolicyTest(unittest.TestCase):
             for service in of_kind(documents, "Service"):
                 chosen = [n for n in labels if all(labels[n].get(k) == v for k, v in service["spec"]["selector"].items())]
                 self.assertEqual(chosen, list(labels) if chart.component(service) == "metrics" else [chart.component(service)])
-                ports = {p["name"] for d in of_kind(documents, "Deployment") if chart.component(d) in chosen
-                         for p in d["spec"]["template"]["spec"]["containers"][0]["ports"]}
+                ports = {p["name"] for name, container in chart.containers(documents).items() if name in chosen
+                         for p in container["ports"]}
                 self.assertLessEqual({p["targetPort"] for p in service["spec"]["ports"]}, ports)
             disrupted = by_component(documents, "PodDisruptionBudget")
             self.assertEqual(set(disrupted), set() if case == "minimal" else set(labels))
@@ -271,8 +270,8 @@ class PolicyTest(unittest.TestCase):
             self.assertEqual(config["service"]["admin_listen"], f"127.0.0.1:{ADMIN}")
             self.assertEqual(config.get("http_listen"), f"0.0.0.0:{HTTP}" if name == "router" else None)
         for name in ("prefill", "decode"):
-            spec = by_component(render("default"), "Deployment")[name]["spec"]["template"]["spec"]
-            first, last = re.fullmatch(r"(\d+)-(\d+)", next(e["value"] for e in spec["containers"][0]["env"]
+            container = chart.containers(render("default"))[name]
+            first, last = re.fullmatch(r"(\d+)-(\d+)", next(e["value"] for e in container["env"]
                                                             if e["name"] == "UCX_TCP_PORT_RANGE")).groups()
             self.assertIn({"port": int(first), "endPort": int(last)},
                           [p for d in of_kind(render("default"), "NetworkPolicy") for r in d["spec"].get("ingress", ()) for p in r["ports"]])
