@@ -9,11 +9,20 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "services/cli/child_process.h"
+#include "services/cli/model_name.h"
 
 namespace sluice::cli {
 
+CLI::Option* AddModelOption(CLI::App& command, std::string* model, const std::string& description,
+                            const std::string& flag) {
+  return command.add_option(flag, *model, description)->transform([](const std::string& name) {
+    return FindModel(name, BinaryFolder());
+  });
+}
+
 void AddModelOptions(CLI::App& command, services::LocalModelOptions* options) {
-  command.add_option("--model", options->path, "Model folder, .gguf file or toy")->required();
+  AddModelOption(command, &options->path, "Model folder, .gguf file, toy, or a name in deploy/models")->required();
   command
       .add_option("--kv", options->kv_format,
                   "KV format: auto (FP8), f32, bf16, gqa_fp8, gqa_fp8c, gqa_int8c, mla_fp8, mla_fp8_656")

@@ -13,6 +13,7 @@
 
 namespace CLI {
 class App;
+class Option;
 }
 
 namespace sluice::cli {
@@ -34,6 +35,10 @@ void AddPlanCommand(CLI::App& app, Command* run);       // plan
 void AddQuantizeCommand(CLI::App& app, Command* run);   // quantize
 void AddCertsCommand(CLI::App& app, Command* run);      // certs
 void AddUpCommands(CLI::App& app, Command* run);        // up, down
+
+// `flag` for a model: a path, "toy", or the name of a model that ships with the program (model_name.h).
+CLI::Option* AddModelOption(CLI::App& command, std::string* model, const std::string& description,
+                            const std::string& flag = "--model");
 
 // --model, --kv, --kv-centre, --kernels, --threads.
 void AddModelOptions(CLI::App& command, services::LocalModelOptions* options);

@@ -307,7 +307,7 @@ void AddUpCommands(CLI::App& app, Command* run) {
   auto flags = std::make_shared<UpFlags>();
   CLI::App* up = app.add_subcommand("up", "Start a whole cluster on loopback and wait until it is ready");
   up->add_flag("--demo", flags->demo, "Any free ports, no authentication, split always");
-  up->add_option("--model", flags->model, "Model folder, .gguf file or toy")->default_val("toy");
+  AddModelOption(*up, &flags->model, "Model folder, .gguf file, toy, or a name in deploy/models")->default_val("toy");
   up->add_option("--prefill", flags->prefill, "Prefill workers")->capture_default_str();
   up->add_option("--decode", flags->decode, "Decode workers")->capture_default_str();
   up->add_option("--routers", flags->routers, "Routers")->capture_default_str();

@@ -34,6 +34,7 @@ constexpr uint64_t kConfigBytesMax = 4u << 20;
 Coding CodingOf(QuantizeTo to) {
   switch (to) {
     case QuantizeTo::kInt4:
+    case QuantizeTo::kInt4All:
       return Coding::kInt4;
     case QuantizeTo::kFp8:
       return Coding::kFp8;
@@ -44,7 +45,7 @@ Coding CodingOf(QuantizeTo to) {
 }
 
 // Whether INT4 or FP8 reaches tensors of this role.
-bool Quantizes(Coding coding, TensorRole role, const ModelConfig& config) {
+bool Quantizes(QuantizeTo to, TensorRole role, const ModelConfig& config) {
   switch (role) {
     case TensorRole::kExpertGate:
     case TensorRole::kExpertUp:
@@ -66,7 +67,7 @@ bool Quantizes(Coding coding, TensorRole role, const ModelConfig& config) {
     case TensorRole::kSharedGate:
     case TensorRole::kSharedUp:
     case TensorRole::kSharedDown:
-      return coding == Coding::kFp8 || !config.moe;
+      return to != QuantizeTo::kInt4 || !config.moe;
     default:
       return false;
   }
@@ -166,7 +167,7 @@ class Quantizer {
     if (coding_ == Coding::kPalette) {
       const bool matrix = view.rows > 1 && view.format == kernels::WeightFormat::kBf16;
       if (!matrix || !FindPalette(pool_, &job.matrix)) return absl::OkStatus();
-    } else if (!Quantizes(coding_, id.role, files_->config())) {
+    } else if (!Quantizes(options_.to, id.role, files_->config())) {
       if (view.scale_type == kernels::ScaleType::kNone) return absl::OkStatus();
       job.matrix.coding = Coding::kBf16;
     }
@@ -251,7 +252,9 @@ class Quantizer {
               {"weight_block_size", {kFp8Block, kFp8Block}}};
     }
     json::array ignore = {"lm_head"};
-    if (files_->config().moe) {
+    if (files_->config().moe && options_.to == QuantizeTo::kInt4All) {
+      ignore = {"lm_head", "re:.*mlp\\.gate$"};
+    } else if (files_->config().moe) {
       ignore = {"lm_head", "re:.*self_attn.*", "re:.*shared_experts.*",
                 "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"};
     }

@@ -12,6 +12,7 @@ namespace sluice::model {
 
 enum class QuantizeTo {
   kInt4,      // routed experts (dense models: every matrix of a layer) as INT4 in groups of 32
+  kInt4All,   // every matrix of a layer but the router as INT4 in groups of 32
   kFp8,       // every matrix of a layer but the router as FP8 with a scale per block
   kLossless,  // every BF16 matrix as kernels::WeightFormat::kBf16Palette: 3/4 of the bytes, same
               // bits

@@ -89,6 +89,17 @@ TEST_F(QuantizeTest, Int4TakesTheRoutedExpertsOnly) {
   ExpectClose(source, Out("int4"), WeightFormat::kInt4, kInt4Error);
 }
 
+TEST_F(QuantizeTest, Int4AllTakesEveryMatrixOfALayerButTheRouter) {
+  const std::string source = Golden("tiny-qwen3-moe");
+  Quantize(source, Out("int4"), QuantizeTo::kInt4All);
+  ExpectClose(source, Out("int4"), WeightFormat::kInt4, kInt4Error);
+  const auto files = ModelFiles::Open(Out("int4"));
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ((*files)->Find(TensorRole::kQ)->format, WeightFormat::kInt4);
+  EXPECT_EQ((*files)->Find(TensorRole::kRouter)->format, WeightFormat::kBf16);
+  EXPECT_EQ((*files)->Find(TensorRole::kOutput)->format, WeightFormat::kBf16);
+}
+
 TEST_F(QuantizeTest, Fp8TakesEveryMatrixOfALayerButTheRouter) {
   const std::string source = Golden("tiny-qwen3-moe");
   Quantize(source, Out("fp8"), QuantizeTo::kFp8);

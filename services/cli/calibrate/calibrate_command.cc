@@ -65,7 +65,7 @@ void AddCalibrateCommand(CLI::App& app, Command* run) {
   auto flags = std::make_shared<CalibrateFlags>();
   CLI::App* command = app.add_subcommand(
       "calibrate", "Write the centre of a model's keys and values: smaller errors in 8-bit KV");
-  command->add_option("--model", flags->model, "Model folder or .gguf file")->required();
+  AddModelOption(*command, &flags->model, "Model folder or .gguf file")->required();
   command->add_option("--out", flags->out,
                       "File to write; default: beside the model, where every command finds it");
   auto* file = command->add_option("--file", flags->file, "Text instead of the built-in one");

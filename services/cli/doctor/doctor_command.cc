@@ -106,7 +106,7 @@ void AddDoctorCommand(CLI::App& app, Command* run) {
   auto flags = std::make_shared<DoctorFlags>();
   CLI::App* command =
       app.add_subcommand("doctor", "Check that this machine can run Sluice; exit code 1 if not");
-  command->add_option("--model", flags->model, "Also check this model folder, .gguf file or toy");
+  AddModelOption(*command, &flags->model, "Also check this model folder, .gguf file, toy, or name in deploy/models");
   command->add_option("--ports", flags->ports, "TCP ports that must be free, comma-separated")
       ->delimiter(',')
       ->capture_default_str();

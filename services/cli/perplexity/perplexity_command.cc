@@ -137,8 +137,8 @@ void AddPerplexityCommand(CLI::App& app, Command* run) {
   AddModelOptions(*command, &flags->model);
   command->add_option("--file", flags->file, "Text file")->required();
   command->add_option("--against", flags->against, "KV format to compare with");
-  command->add_option("--against-model", flags->against_model,
-                      "Model with the same vocabulary to compare with");
+  AddModelOption(*command, &flags->against_model, "Model with the same vocabulary to compare with",
+                 "--against-model");
   command->add_option("--against-kernels", flags->against_kernels,
                       "Kernels to compare with: auto, reference, avx2 or avx512");
   command->add_option("--window", flags->window, "Tokens of a window")
