@@ -55,13 +55,7 @@ struct Avx2 {
   static Vec Exp2(Vec x) {
     x = _mm256_max_ps(x, _mm256_set1_ps(kExp2Min));
     const Vec whole = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const Vec f = _mm256_sub_ps(x, whole);
-    Vec p = _mm256_fmadd_ps(_mm256_set1_ps(kExp2C6), f, _mm256_set1_ps(kExp2C5));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(kExp2C4));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(kExp2C3));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(kExp2C2));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(kExp2C1));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+    const Vec p = Exp2Fraction<Avx2>(_mm256_sub_ps(x, whole));
     const __m256i exponent =
         _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127)), 23);
     return _mm256_mul_ps(p, _mm256_castsi256_ps(exponent));

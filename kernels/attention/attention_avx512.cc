@@ -95,13 +95,7 @@ struct Avx512 {
   static Vec Exp2(Vec x) {
     x = _mm512_max_ps(x, _mm512_set1_ps(kExp2Min));
     const Vec whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const Vec f = _mm512_sub_ps(x, whole);
-    Vec p = _mm512_fmadd_ps(_mm512_set1_ps(kExp2C6), f, _mm512_set1_ps(kExp2C5));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(kExp2C4));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(kExp2C3));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(kExp2C2));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(kExp2C1));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    const Vec p = Exp2Fraction<Avx512>(_mm512_sub_ps(x, whole));
     return _mm512_scalef_ps(p, whole);
   }
 

@@ -14,6 +14,7 @@
 
 #include "kernels/attention/attention_impl.h"
 #include "kernels/attention/attention_pages.h"
+#include "kernels/attention/partial_fast.h"
 
 namespace sluice::kernels::attention_internal {
 namespace {
@@ -327,43 +328,6 @@ void FastTile(const TileArgs& args) {
   }
   RunTile<Simd, F32Source>(args);
 }
-
-template <class Simd>
-void FastMerge(float* state, const float* partial, int head_dim) {
-  using Vec = typename Simd::Vec;
-  const float max = state[0] > partial[0] ? state[0] : partial[0];
-  const Vec old_weight = Simd::Exp2(Simd::Set1(state[0] - max));
-  const Vec new_weight = Simd::Exp2(Simd::Set1(partial[0] - max));
-  state[0] = max;
-  const Vec sum =
-      Simd::Fma(Simd::Set1(state[1]), old_weight, Simd::Mul(Simd::Set1(partial[1]), new_weight));
-  state[1] = Simd::First(sum);
-  for (int d = kPartialHead; d < kPartialHead + head_dim; d += Simd::kLanes) {
-    const Vec added = Simd::Mul(Simd::Load(partial + d), new_weight);
-    Simd::Store(state + d, Simd::Fma(Simd::Load(state + d), old_weight, added));
-  }
-}
-
-template <class Simd>
-void FastFinish(const float* state, int head_dim, float* out) {
-  const typename Simd::Vec factor = Simd::Set1(1.0f / state[1]);
-  for (int d = 0; d < head_dim; d += Simd::kLanes) {
-    Simd::Store(out + d, Simd::Mul(Simd::Load(state + kPartialHead + d), factor));
-  }
-}
-
-constexpr float kLog2E = 1.44269504f;
-
-// 2^f = 1 + f (c1 + f (c2 + ...)) on [-0.5, 0.5]: minimax with relative error 2e-9, so float32
-// rounding decides.
-constexpr float kExp2C1 = 0.6931471824645996f;
-constexpr float kExp2C2 = 0.24022647738456726f;
-constexpr float kExp2C3 = 0.055503323674201965f;
-constexpr float kExp2C4 = 0.00961843691766262f;
-constexpr float kExp2C5 = 0.0013398873852565885f;
-constexpr float kExp2C6 = 0.00015353361959569156f;
-// Weights below 2^-126 would be subnormal; they are nothing beside the maximum's weight of 1.
-constexpr float kExp2Min = -126.0f;
 
 }  // namespace
 }  // namespace sluice::kernels::attention_internal

@@ -5,18 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/attention/partial.h"
 #include "kernels/params.h"
 
 namespace sluice::kernels::attention_internal {
 
 constexpr int kTile = 256;  // slots of a KV tile
 constexpr int kMaxHeadDim = 256;
-constexpr int kPartialHead =
-    16;  // floats before the weighted values of a partial: [0] maximum, [1] sum
-
-// One query vector's result over some tiles: [maximum of its scores, sum of exp(score - maximum),
-// .., acc[head_dim]], acc = sum of exp(score - maximum) * v.
-static inline int64_t PartialFloats(int head_dim) { return kPartialHead + head_dim; }
 
 // A tile that will be wanted next, for prefetching: its first `slots` slots hold tokens of the run
 // (0 = nothing follows).

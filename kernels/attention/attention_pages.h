@@ -7,14 +7,7 @@
 #include <cstring>
 
 #include "kernels/attention/attention_impl.h"
-
-// Register tiles are arrays indexed by loops of constant length: unrolled early, they live in
-// registers.
-#if defined(__clang__)
-#define SLUICE_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define SLUICE_UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "kernels/unroll.h"
 
 namespace sluice::kernels::attention_internal {
 namespace {

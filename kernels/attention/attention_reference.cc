@@ -100,23 +100,8 @@ void Tile(const TileArgs& args) {
   }
 }
 
-void Merge(float* state, const float* partial, int head_dim) {
-  const float max = state[0] > partial[0] ? state[0] : partial[0];
-  const float old_weight = std::exp(state[0] - max);
-  const float new_weight = std::exp(partial[0] - max);
-  state[0] = max;
-  state[1] = state[1] * old_weight + partial[1] * new_weight;
-  for (int d = kPartialHead; d < kPartialHead + head_dim; ++d) {
-    state[d] = state[d] * old_weight + partial[d] * new_weight;
-  }
-}
-
-void Finish(const float* state, int head_dim, float* out) {
-  for (int d = 0; d < head_dim; ++d) out[d] = state[kPartialHead + d] / state[1];
-}
-
 }  // namespace
 
-const PathKernels kReference = {1.0f, Tile, Merge, Finish};
+const PathKernels kReference = {1.0f, Tile, ReferenceMerge, ReferenceFinish};
 
 }  // namespace sluice::kernels::attention_internal

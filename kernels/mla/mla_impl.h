@@ -4,18 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/attention/partial.h"
 #include "kernels/params.h"
 
 namespace sluice::kernels::mla_internal {
 
-constexpr int kTile = 256;        // positions of a tile
-constexpr int kPartialHead = 16;  // floats before a partial's latents: [0] maximum, [1] sum
+constexpr int kTile = 256;  // positions of a tile
 // Positions expanded to f32 at a time: with 576 elements a row they stay in L1.
 constexpr int kBlock = 16;
-
-// One query vector's result over some tiles: [maximum of its scores, sum of exp(score - maximum),
-// .., acc[latent]], acc = sum of exp(score - maximum) * latent.
-static inline int64_t PartialFloats(int latent) { return kPartialHead + latent; }
 
 // One tile against several query vectors.
 struct TileArgs {

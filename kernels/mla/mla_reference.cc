@@ -49,21 +49,6 @@ void Tile(const TileArgs& args) {
   }
 }
 
-void Merge(float* state, const float* partial, int latent) {
-  const float max = state[0] > partial[0] ? state[0] : partial[0];
-  const float old_weight = std::exp(state[0] - max);
-  const float new_weight = std::exp(partial[0] - max);
-  state[0] = max;
-  state[1] = state[1] * old_weight + partial[1] * new_weight;
-  for (int d = kPartialHead; d < kPartialHead + latent; ++d) {
-    state[d] = state[d] * old_weight + partial[d] * new_weight;
-  }
-}
-
-void Finish(const float* state, int latent, float* out) {
-  for (int d = 0; d < latent; ++d) out[d] = state[kPartialHead + d] / state[1];
-}
-
 void Index(const IndexArgs& args) {
   const MlaLayerView& layer = *args.layer;
   float* const key = args.scratch;
@@ -83,6 +68,6 @@ void Index(const IndexArgs& args) {
 
 }  // namespace
 
-const PathKernels kReference = {1.0f, Tile, Merge, Finish, Index};
+const PathKernels kReference = {1.0f, Tile, ReferenceMerge, ReferenceFinish, Index};
 
 }  // namespace sluice::kernels::mla_internal
