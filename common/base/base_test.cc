@@ -1,8 +1,8 @@
 // Small units of base: ids, hashes, random numbers, clock, log fields, fault points, checks.
+#include <gtest/gtest.h>
+
 #include <set>
 #include <string>
-
-#include <gtest/gtest.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -11,6 +11,7 @@
 #include "base/ids.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/request_id.h"
 #include "base/status_macros.h"
 
 namespace sluice {
@@ -23,6 +24,18 @@ TEST(Ids, Id128RoundTripsThroughBytes) {
   EXPECT_EQ(back, id);
   EXPECT_EQ(id.ToHex(), "0123456789abcdeffedcba9876543210");
   EXPECT_FALSE(Id128::FromBytes("short", &back));
+}
+
+TEST(Ids, RequestIdsAreShortAndPlain) {
+  for (const std::string& id :
+       {std::string("r"), std::string("Az09-_.:"), std::string(kRequestIdBytesMax, 'r')}) {
+    EXPECT_TRUE(IsRequestId(id)) << id;
+  }
+  for (const std::string& id :
+       {std::string(), std::string("a b"), std::string("a\nb"), std::string("a\0b", 3),
+        std::string("\xc3\xa4"), std::string(kRequestIdBytesMax + 1, 'r')}) {
+    EXPECT_FALSE(IsRequestId(id)) << id;
+  }
 }
 
 // RFC 4231, test case 2.

@@ -10,7 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/ids.h"
+#include "base/request_id.h"
 #include "boost/asio/buffer.hpp"
 #include "boost/asio/post.hpp"
 #include "boost/asio/write.hpp"
@@ -31,12 +31,6 @@ constexpr int kUnsentBytesMax = 128 << 10;
 constexpr absl::Duration kLingerTimeout = absl::Seconds(2);
 
 absl::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
-
-bool SaneRequestId(absl::string_view id) {
-  return !id.empty() && id.size() <= kRequestIdBytesMax && absl::c_all_of(id, [](unsigned char c) {
-    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.' || c == ':';
-  });
-}
 
 }  // namespace
 
@@ -270,7 +264,7 @@ void Connection::Dispatch() {
   }
   request.body = std::move(message.body());
   const absl::string_view id = request.header("x-request-id");
-  request.request_id = SaneRequestId(id) ? std::string(id) : context_->random.NextId128().ToHex();
+  request.request_id = IsRequestId(id) ? std::string(id) : context_->random.NextId128().ToHex();
 
   state_ = State::kAnswer;
   ClearDeadline();

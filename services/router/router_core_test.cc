@@ -91,11 +91,15 @@ class RouterCoreTest : public testing::Test {
     ASSERT_TRUE(loaded.PopFor(absl::Seconds(30)).has_value());
   }
 
-  absl::Status Ask() {
+  static v1::GenerateRequest Hello() {
     v1::GenerateRequest request;
     request.set_request_id("r1");
     request.set_text("hello");
     request.set_max_tokens(4);
+    return request;
+  }
+
+  absl::Status Ask(v1::GenerateRequest request = Hello()) {
     core_->Generate(std::move(request), {TenantId("t")}, std::make_unique<QueueSink>(ends_));
     auto end = ends_.PopFor(absl::Seconds(60));
     return end ? *end : absl::UnknownError("the request has not ended");
@@ -128,6 +132,41 @@ class RouterCoreTest : public testing::Test {
 TEST_F(RouterCoreTest, WorkersThatCannotBeReachedAreNamedWithoutTheWordsOfGrpc) {
   ShowWorkers("127.0.0.1:1");
   ExpectWorkerFailed(Ask(), "cannot be reached");
+}
+
+// Each field by its name, and by the value that was sent.
+TEST_F(RouterCoreTest, WhatAClientNamesIsBounded) {
+  using Spoil = void (*)(v1::GenerateRequest&);
+  const struct {
+    const char* field;
+    const char* says;
+    Spoil spoil;
+  } cases[] = {
+      {"session_affinity", "has 257 bytes; at most 256",
+       [](auto& r) { r.set_session_affinity(std::string(257, 's')); }},
+      {"cache_salt", "has 257 bytes; at most 256",
+       [](auto& r) { r.set_cache_salt(std::string(257, 's')); }},
+      {"request_id", "has 129 bytes", [](auto& r) { r.set_request_id(std::string(129, 'r')); }},
+      {"request_id", "letters, digits and -_.:", [](auto& r) { r.set_request_id("a\nb"); }},
+      {"request_id",
+       "letters, digits and -_.:", [](auto& r) { r.set_request_id(std::string("a\0b", 3)); }},
+      {"stop_token_ids", "has 257 entries; at most 256",
+       [](auto& r) { r.mutable_stop_token_ids()->Resize(257, 1); }},
+      {"stop_token_ids", "token 4294967295", [](auto& r) { r.add_stop_token_ids(UINT32_MAX); }},
+      {"logit_bias", "token 4294967295",
+       [](auto& r) { (*r.mutable_sampling()->mutable_logit_bias())[UINT32_MAX] = 1; }},
+      {"logprobs", "logprobs is 4294967295", [](auto& r) { r.set_logprobs(UINT32_MAX); }},
+      {"logprobs", "logprobs is 21", [](auto& r) { r.set_logprobs(21); }},
+  };
+  ShowWorkers("127.0.0.1:1");
+  for (const auto& wrong : cases) {
+    v1::GenerateRequest request = Hello();
+    wrong.spoil(request);
+    const absl::Status status = Ask(std::move(request));
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << wrong.field << ": " << status;
+    EXPECT_EQ(rpc::DetailOf(status).field(), wrong.field);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(wrong.says));
+  }
 }
 
 TEST_F(RouterCoreTest, CodesBetweenServicesDoNotReachTheClient) {
