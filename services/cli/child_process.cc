@@ -88,10 +88,18 @@ int Signal(const Stopping& process, int signal) {
   return static_cast<int>(syscall(SYS_pidfd_send_signal, process.pidfd->get(), signal, nullptr, 0));
 }
 
+// Ctrl-C or SIGTERM came while they were blocked.
+bool Interrupted() {
+  sigset_t pending;
+  sigemptyset(&pending);
+  sigpending(&pending);
+  return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
+}
+
 // Waits until all have ended or the deadline has come; returns those that are left.
 std::vector<Stopping> WaitForEnd(std::vector<Stopping> left, absl::Time deadline,
                                  const Clock& clock) {
-  while (!left.empty() && clock.Now() < deadline) {
+  while (!left.empty() && clock.Now() < deadline && !Interrupted()) {
     std::vector<pollfd> events;
     for (const Stopping& process : left) events.push_back({process.pidfd->get(), POLLIN, 0});
     poll(events.data(), events.size(), MillisecondsUntil(deadline, clock));
@@ -106,14 +114,6 @@ std::vector<Stopping> WaitForEnd(std::vector<Stopping> left, absl::Time deadline
     left = std::move(running);
   }
   return left;
-}
-
-// Ctrl-C or SIGTERM came while they were blocked.
-bool Interrupted() {
-  sigset_t pending;
-  sigemptyset(&pending);
-  sigpending(&pending);
-  return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
 }
 
 [[noreturn]] void RunChild(const std::string& binary, std::vector<std::string>& arguments, int log_fd, bool die_with_parent) {

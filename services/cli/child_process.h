@@ -45,8 +45,8 @@ absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>
 // Whether a process with this pid runs and its program is called sluice-something. A pid of an old file may be anybody's.
 bool IsService(pid_t pid);
 
-// SIGTERM, then SIGKILL after `grace`. Returns false if a process had to be killed. Children are
-// reaped; of other processes the end counts, whether or not their parent has noticed.
+// SIGTERM, then SIGKILL after `grace`, or once a blocked SIGINT or SIGTERM is pending. Returns false
+// if a process had to be killed. Children are reaped; of other processes the end counts, whether or not their parent has noticed.
 bool StopProcesses(const std::vector<pid_t>& pids, const Clock& clock, absl::Duration grace);
 
 // Last lines of a file, for error messages.

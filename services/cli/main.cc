@@ -17,7 +17,8 @@ constexpr int kExitUsage = 2;
 int Main(int argc, char** argv) {
   InitLogging("sluice", LogLevel::kWarning, false);
   CLI::App app("Sluice: a disaggregated LLM serving cluster", "sluice");
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // none is told below: CLI11 would say so of an unknown one, too
+  app.set_version_flag("--version", SLUICE_VERSION);
   app.set_help_all_flag("--help-all", "Help of all subcommands");
   Command run;
   AddTextCommands(app, &run);
@@ -39,6 +40,10 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  if (run == nullptr) {
+    std::fprintf(stderr, "sluice: no command given\n%s", app.help().c_str());
+    return kExitUsage;
   }
   const absl::Status status = run();
   if (status.ok()) return 0;

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <boost/json.hpp>
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -84,6 +86,17 @@ class Cluster {
     for (const ChildProcess& child : children_) rest.push_back(child.pid);
     StopProcesses(rest, clock_, kStopGrace);
     children_.clear();
+  }
+  // Tells, once each, of services that ended by themselves. They stay to be reaped by Stop().
+  void ReportEnded() {
+    for (const ChildProcess& child : children_) {
+      siginfo_t info{};
+      const bool ended = waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+      if (!ended || !reported_.insert(child.pid).second) continue;
+      std::fprintf(stderr, "%s (pid %d) %s %d; the others go on without it. Its log: %s\n", child.name.c_str(), child.pid,
+                   info.si_code == CLD_EXITED ? "ended with exit code" : "was ended by signal", info.si_status,
+                   child.log_path.c_str());
+    }
   }
   void RemoveFolder() const { folder_.Remove(); }
   void Release() {
@@ -211,6 +224,7 @@ class Cluster {
   const Clock& clock_;
   StateFolder folder_;
   std::vector<ChildProcess> children_;
+  std::set<pid_t> reported_;
   std::vector<ReadyInfo> manager_;
   std::vector<ReadyInfo> workers_;
   std::vector<ReadyInfo> routers_;
@@ -244,23 +258,31 @@ absl::Status Up(const UpFlags& flags) {
 
   SystemClock clock;
   Cluster cluster(flags, clock);
+  int received = 0;
   if (const absl::Status started = cluster.Start(); !started.ok()) {
+    // The signal that interrupted the start shall not cut the stop short as well.
+    if (absl::IsCancelled(started)) sigwait(&signals, &received);
     cluster.Stop();
     // The logs say why a start failed; nobody needs those of one that was interrupted.
     if (absl::IsCancelled(started)) cluster.RemoveFolder();
     return started;
   }
   const boost::json::object endpoints = cluster.Endpoints();
-  if (!flags.endpoints.empty()) SLUICE_RETURN_IF_ERROR(WriteFile(flags.endpoints, boost::json::serialize(endpoints)));
+  std::string file = flags.endpoints;
+  if (file.empty()) file = absl::StrCat(cluster.folder(), "/endpoints.json");
+  SLUICE_RETURN_IF_ERROR(WriteFile(file, boost::json::serialize(endpoints)));
   PrintLine(boost::json::serialize(endpoints));
   PrintHints(endpoints, cluster.folder());
   if (flags.detach) {
+    std::fprintf(stderr, "  %s/sluice down --endpoints %s\n", BinaryFolder().c_str(), file.c_str());
     cluster.Release();
     return absl::OkStatus();
   }
-  std::fprintf(stderr, "  Ctrl-C drains and stops\n");
-  int received = 0;
-  sigwait(&signals, &received);
+  const std::string grace = absl::FormatDuration(kStopGrace);
+  std::fprintf(stderr, "  Ctrl-C lets running requests finish, for at most %s, and stops; a second one stops at once\n", grace.c_str());
+  constexpr timespec kReportEvery{1, 0};
+  while (sigtimedwait(&signals, nullptr, &kReportEvery) < 0) cluster.ReportEnded();
+  std::fprintf(stderr, "stopping\n");
   cluster.Stop();
   cluster.RemoveFolder();
   return absl::OkStatus();

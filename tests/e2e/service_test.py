@@ -160,6 +160,28 @@ class ServiceTest(unittest.TestCase):
                 self.assertEqual(os.listdir(folder), [])
                 self.assertFalse([p for p in os.listdir("/proc") if p.isdigit() and folder in command_line(p)])
 
+    def test_up_tells_of_a_dead_worker_and_a_second_interrupt_stops_at_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with subprocess.Popen([os.path.join(harness.ARGS.bin, "sluice"), "up", "--demo", "--kv-pool-mib", "64"], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": folder}) as up:
+                endpoints = json.loads(up.stdout.readline())
+                client = harness.Client(endpoints["grpc"])
+                stream = client.generate(text="never read to its end", max_tokens=8000, ignore_eos=True)
+                next(stream)
+                os.kill(endpoints["pids"]["decode"][0], signal.SIGSTOP)  # so that it cannot finish in time
+                os.kill(endpoints["pids"]["prefill"][0], signal.SIGKILL)
+                text = ""
+                while "prefill-0" not in text:
+                    text = up.stderr.readline()
+                self.assertIn("was ended by signal 9", text)
+                up.send_signal(signal.SIGINT)
+                while text != "stopping\n":
+                    text = up.stderr.readline()
+                up.send_signal(signal.SIGINT)
+                self.assertEqual(up.wait(20), 0)  # without it the stream has 40 s to finish
+                client.close()
+            self.assertEqual(os.listdir(folder), [])
+
     def test_the_next_start_removes_what_a_killed_one_left(self):
         with tempfile.TemporaryDirectory() as folder:
             sluice = os.path.join(harness.ARGS.bin, "sluice")
