@@ -146,7 +146,7 @@ absl::Status CacheManagerService::OnAttach(ConnectionId connection, const v1::Wo
                     << Field("model", info.model()) << Field("replaces", replaced.has_value());
   if (replaced) {
     index_.RemoveWorker(WorkerId(info.worker_id()));
-    Disconnect(*replaced, absl::AbortedError(absl::StrCat("another process attached as ", info.worker_id())));
+    Disconnect(*replaced, absl::AbortedError(absl::StrCat(info.worker_id(), " attached on another connection")));
   }
   const auto stream = workers_.find(connection);
   if (stream != workers_.end()) {

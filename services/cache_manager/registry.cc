@@ -12,17 +12,30 @@ bool SameState(const v1::WorkerEntry& entry, const v1::Heartbeat& heartbeat) {
          entry.load().SerializeAsString() == heartbeat.load().SerializeAsString();
 }
 
+std::string Describe(const v1::WorkerInfo& info) {
+  return absl::StrCat("the process at ", info.grpc_address(), " (incarnation ",
+                      absl::Hex(info.incarnation()), ")");
+}
+
 }  // namespace
 
 absl::Status Registry::Attach(ConnectionId connection, const v1::WorkerInfo& info, absl::Time now,
                               std::optional<ConnectionId>* replaced) {
   SLUICE_RETURN_IF_ERROR(rpc::ToDescription(info).status());
   if (connections_.contains(connection)) {
-    return absl::AlreadyExistsError(absl::StrCat("worker ", info.worker_id(), " attached twice on one stream"));
+    return absl::AlreadyExistsError(
+        absl::StrCat("worker ", info.worker_id(), " attached twice on one stream"));
   }
   const WorkerId id(info.worker_id());
   const auto known = entries_.find(id);
   if (known != entries_.end()) {
+    const v1::WorkerInfo& holder = known->second.message.info();
+    // Two that took the name from each other in turn would both be unusable.
+    if (holder.incarnation() != info.incarnation() && now - known->second.heard <= silence_max_) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "two workers are named ", info.worker_id(), ": ", Describe(holder), " has the name, ",
+          Describe(info), " is refused; give one of them another service.name"));
+    }
     *replaced = known->second.connection;
     connections_.erase(known->second.connection);
   }
@@ -52,7 +65,8 @@ bool Registry::Heartbeat(ConnectionId connection, const v1::Heartbeat& heartbeat
 std::optional<Worker> Registry::Find(ConnectionId connection) const {
   const auto found = connections_.find(connection);
   if (found == connections_.end()) return std::nullopt;
-  return Worker{found->second, Incarnation(entries_.at(found->second).message.info().incarnation())};
+  return Worker{found->second,
+                Incarnation(entries_.at(found->second).message.info().incarnation())};
 }
 
 std::optional<Worker> Registry::Detach(ConnectionId connection) {

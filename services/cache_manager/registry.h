@@ -22,14 +22,15 @@ struct Worker {
   Incarnation incarnation;
 };
 
-// Owned by one loop; not thread-safe. A worker is there from its attach until its connection ends, another process attaches
-// under its name, or no heartbeat came for three periods.
+// Owned by one loop; not thread-safe. A worker is there from its attach until its connection ends or no heartbeat came for three
+// periods; until then its name is its own.
 class Registry {
  public:
   explicit Registry(absl::Duration heartbeat) : silence_max_(3 * heartbeat) {}
 
-  // Registers a worker. `*replaced` gets the connection of an earlier process of that name, which should be closed.
-  // Errors: INVALID_ARGUMENT for an info that makes no sense; ALREADY_EXISTS when the connection has attached before.
+  // Registers a worker. `*replaced` gets an earlier connection that should be closed: the same process's, or a silent one's.
+  // Errors: INVALID_ARGUMENT for an info that makes no sense; ALREADY_EXISTS when the connection has attached before, or another
+  // process of that name is alive.
   absl::Status Attach(ConnectionId connection, const v1::WorkerInfo& info, absl::Time now,
                       std::optional<ConnectionId>* replaced);
   // False when the connection has not attached or was replaced.

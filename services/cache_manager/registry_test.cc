@@ -1,5 +1,6 @@
 #include "services/cache_manager/registry.h"
 
+#include "absl/strings/match.h"
 #include "base/status_macros.h"
 #include "engine/toy_model.h"
 #include "gtest/gtest.h"
@@ -32,8 +33,8 @@ v1::Heartbeat Beat(bool ready, uint32_t running = 0) {
 
 class RegistryTest : public testing::Test {
  protected:
-  absl::Status Attach(uint64_t connection, const v1::WorkerInfo& info) {
-    return registry_.Attach(ConnectionId(connection), info, kStart, &replaced_);
+  absl::Status Attach(uint64_t connection, const v1::WorkerInfo& info, absl::Time now = kStart) {
+    return registry_.Attach(ConnectionId(connection), info, now, &replaced_);
   }
   Registry registry_{kPeriod};
   std::optional<ConnectionId> replaced_;
@@ -64,10 +65,38 @@ TEST_F(RegistryTest, EqualHeartbeatsChangeNothing) {
   EXPECT_EQ(registry_.version(), version + 1);
 }
 
-TEST_F(RegistryTest, ARestartedProcessReplacesItsPredecessor) {
+TEST_F(RegistryTest, ASecondLiveProcessOfANameIsRefusedAndBothAreNamed) {
+  ASSERT_TRUE(Attach(1, Info("d", 1)).ok());
+  registry_.Heartbeat(ConnectionId(1), Beat(true), kStart + kPeriod);
+  v1::WorkerInfo second = Info("d", 2);
+  second.set_grpc_address("127.0.0.1:2");
+  const uint64_t version = registry_.version();
+  const absl::Status status = Attach(2, second, kStart + 4 * kPeriod);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  for (const char* part : {"named d:", "127.0.0.1:1 ", "127.0.0.1:2 ", "service.name"}) {
+    EXPECT_TRUE(absl::StrContains(status.message(), part)) << status;
+  }
+  EXPECT_FALSE(replaced_.has_value());
+  EXPECT_FALSE(registry_.Find(ConnectionId(2)).has_value());
+  EXPECT_EQ(registry_.Find(ConnectionId(1))->incarnation, Incarnation(1));
+  EXPECT_EQ(registry_.version(), version);
+  // Its stream has ended: the name is free at once.
+  ASSERT_TRUE(registry_.Detach(ConnectionId(1)).has_value());
+  ASSERT_TRUE(Attach(3, second, kStart + 4 * kPeriod).ok());
+  EXPECT_FALSE(replaced_.has_value());
+}
+
+TEST_F(RegistryTest, AProcessReplacesItsOwnEarlierConnection) {
+  ASSERT_TRUE(Attach(1, Info("d", 1)).ok());
+  ASSERT_TRUE(Attach(2, Info("d", 1)).ok());
+  EXPECT_EQ(replaced_, ConnectionId(1));
+  EXPECT_EQ(registry_.View().workers_size(), 1);
+}
+
+TEST_F(RegistryTest, ARestartedProcessReplacesItsSilentPredecessor) {
   ASSERT_TRUE(Attach(1, Info("d", 1)).ok());
   EXPECT_FALSE(replaced_.has_value());
-  ASSERT_TRUE(Attach(2, Info("d", 2)).ok());
+  ASSERT_TRUE(Attach(2, Info("d", 2), kStart + 3 * kPeriod + absl::Milliseconds(1)).ok());
   ASSERT_TRUE(replaced_.has_value());
   EXPECT_EQ(*replaced_, ConnectionId(1));
   EXPECT_FALSE(registry_.Heartbeat(ConnectionId(1), Beat(true), kStart));
@@ -89,14 +118,16 @@ TEST_F(RegistryTest, SilenceOfThreePeriodsIsNoticed) {
 }
 
 TEST_F(RegistryTest, SenselessInfosAreRefused) {
-  for (auto spoil : {+[](v1::WorkerInfo* info) { info->clear_worker_id(); }, +[](v1::WorkerInfo* info) { info->clear_role(); },
+  for (auto spoil : {+[](v1::WorkerInfo* info) { info->clear_worker_id(); },
+                     +[](v1::WorkerInfo* info) { info->clear_role(); },
                      +[](v1::WorkerInfo* info) { info->clear_grpc_address(); },
                      +[](v1::WorkerInfo* info) { info->clear_incarnation(); },
                      +[](v1::WorkerInfo* info) { info->mutable_layout()->set_page_bytes(1); },
                      +[](v1::WorkerInfo* info) { info->set_model_digest("short"); }}) {
     v1::WorkerInfo info = Info("d", 1);
     spoil(&info);
-    EXPECT_EQ(Attach(1, info).code(), absl::StatusCode::kInvalidArgument) << info.ShortDebugString();
+    EXPECT_EQ(Attach(1, info).code(), absl::StatusCode::kInvalidArgument)
+        << info.ShortDebugString();
   }
   EXPECT_EQ(registry_.View().workers_size(), 0);
   ASSERT_TRUE(Attach(1, Info("d", 1)).ok());

@@ -14,7 +14,8 @@ namespace sluice::services {
 namespace {
 
 constexpr absl::Duration kHeartbeatDefault = absl::Milliseconds(500);
-// How stale the manager's view of this worker's blocks may be while it works; an idle worker looks once a heartbeat.
+// How stale the manager's view of this worker's blocks may be while it works; an idle worker looks
+// once a heartbeat.
 constexpr absl::Duration kEventsPeriod = absl::Milliseconds(100);
 constexpr absl::Duration kReconnectMin = absl::Milliseconds(100);
 constexpr absl::Duration kReconnectMax = absl::Seconds(2);
@@ -51,10 +52,12 @@ class Link final : public ManagerLink {
     Link* link SLUICE_GUARDED_BY(mutex) = nullptr;
   };
 
-  // Carries the manager's messages to the loop. `number` tells an old connection's messages from the present one's.
+  // Carries the manager's messages to the loop. `number` tells an old connection's messages from
+  // the present one's.
   class Reader final : public rpc::StreamReader<v1::ManagerUpdate> {
    public:
-    Reader(std::shared_ptr<Alive> alive, uint64_t number) : alive_(std::move(alive)), number_(number) {}
+    Reader(std::shared_ptr<Alive> alive, uint64_t number)
+        : alive_(std::move(alive)), number_(number) {}
     void OnMessage(v1::ManagerUpdate update) override {
       Post([update = std::move(update)](Link& link) { link.OnUpdate(update); });
     }
@@ -77,7 +80,8 @@ class Link final : public ManagerLink {
 
   void Connect() {
     call_ = std::make_unique<Call>(
-        rpc::CallOptions{}, [this](auto* context, auto* reactor) { stub_->async()->Attach(context, reactor); },
+        rpc::CallOptions{},
+        [this](auto* context, auto* reactor) { stub_->async()->Attach(context, reactor); },
         std::make_unique<Reader>(alive_, ++number_));
     v1::WorkerUpdate update;
     *update.mutable_attach() = options_.info;
@@ -88,8 +92,10 @@ class Link final : public ManagerLink {
     if (update.has_ack() && !attached_) {
       attached_ = true;
       reconnect_ = kReconnectMin;
-      if (update.ack().heartbeat_ms() > 0) period_ = absl::Milliseconds(update.ack().heartbeat_ms());
-      SLUICE_LOG(kInfo) << "registered with the cache-manager" << Field("address", options_.address);
+      if (update.ack().heartbeat_ms() > 0)
+        period_ = absl::Milliseconds(update.ack().heartbeat_ms());
+      SLUICE_LOG(kInfo) << "registered with the cache-manager"
+                        << Field("address", options_.address);
       options_.on_connection(true);
       SendSnapshot();
       HeartbeatAgain(number_);
@@ -99,9 +105,17 @@ class Link final : public ManagerLink {
   }
 
   void OnEnd(const absl::Status& status) {
-    if (std::exchange(attached_, false) || !warned_) {
+    const bool lost = std::exchange(attached_, false);
+    const bool refused = absl::IsAlreadyExists(status);
+    const bool refused_before = std::exchange(refused_, refused);
+    if (refused && !refused_before) {
+      SLUICE_LOG(kError)
+          << "refused by the cache-manager, so no router sees this worker; trying again"
+          << Field("address", options_.address) << Field("status", status.ToString());
+    } else if (!refused && (lost || refused_before || !warned_)) {
       warned_ = true;
-      SLUICE_LOG(kWarning) << "no cache-manager; serving without it and trying again" << Field("address", options_.address)
+      SLUICE_LOG(kWarning) << "no cache-manager; serving without it and trying again"
+                           << Field("address", options_.address)
                            << Field("status", status.ToString());
     }
     options_.on_connection(false);
@@ -137,7 +151,8 @@ class Link final : public ManagerLink {
   void EventsAgain(uint64_t number) {
     if (!attached_ || number != number_) return;
     const bool sent = SendEvents();
-    const absl::Duration pause = sent || options_.busy() ? std::min(kEventsPeriod, period_) : period_;
+    const absl::Duration pause =
+        sent || options_.busy() ? std::min(kEventsPeriod, period_) : period_;
     loop_.RunAt(loop_.clock().Now() + pause, [this, number] { EventsAgain(number); });
   }
 
@@ -163,13 +178,15 @@ class Link final : public ManagerLink {
   uint64_t number_ = 0;
   bool attached_ = false;
   bool warned_ = false;
+  bool refused_ = false;  // the last connection ended with the manager's refusal
   absl::Duration period_ = kHeartbeatDefault;
   absl::Duration reconnect_ = kReconnectMin;
 };
 
 }  // namespace
 
-std::unique_ptr<ManagerLink> ManagerLink::Start(ManagerLinkOptions options, kv::PrefixIndex& index, Loop& loop) {
+std::unique_ptr<ManagerLink> ManagerLink::Start(ManagerLinkOptions options, kv::PrefixIndex& index,
+                                                Loop& loop) {
   auto link = std::make_unique<Link>(std::move(options), index, loop);
   link->Begin();
   return link;
