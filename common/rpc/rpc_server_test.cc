@@ -66,9 +66,10 @@ class Recorder final : public StreamReader<v1::TokenBatch> {
 
 class StreamTest : public testing::Test {
  protected:
-  void Serve(const StreamOptions& options) {
+  void Serve(const StreamOptions& options, const ServerOptions& server_options = {}) {
     service_ = std::make_unique<StreamService>(options);
-    auto server = Server::Start({}, {{v1::Decode::service_full_name(), service_.get()}});
+    auto server =
+        Server::Start(server_options, {{v1::Decode::service_full_name(), service_.get()}});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     stub_ = v1::Decode::NewStub(pool_.Get(server_->address()));
@@ -76,7 +77,9 @@ class StreamTest : public testing::Test {
   std::shared_ptr<ClientCall> Call(const CallOptions& options = {}) {
     return StartServerStream<v1::DecodeRequest, v1::TokenBatch>(
         v1::DecodeRequest(), options,
-        [&](auto* context, auto* request, auto* reactor) { stub_->async()->Generate(context, request, reactor); },
+        [&](auto* context, auto* request, auto* reactor) {
+          stub_->async()->Generate(context, request, reactor);
+        },
         std::make_unique<Recorder>(messages_, ends_));
   }
 
@@ -158,7 +161,8 @@ struct StuckReader final : grpc::ClientReadReactor<v1::TokenBatch> {
     if (ok) StartRead(&message);
   }
   void OnDone(const grpc::Status& status) override {
-    const SharedQueue<absl::Status> queue = ends;  // the test may destroy this object once it has the end
+    const SharedQueue<absl::Status> queue =
+        ends;  // the test may destroy this object once it has the end
     queue->TryPush(FromGrpc(status));
   }
   const SharedQueue<absl::Status> ends;
@@ -203,19 +207,44 @@ TEST_F(StreamTest, ReaderThatStallsAWriteIsResetAfterTheTimeout) {
   ASSERT_TRUE(ends_->PopFor(kWait).has_value());
 }
 
+TEST_F(StreamTest, IdleConnectionsAreClosedAndChannelsConnectAgain) {
+  Serve({}, {.connection_idle_max = absl::Milliseconds(100)});
+  const auto channel = pool_.Get(server_->address());
+  for (int round = 0; round < 2; ++round) {
+    const auto call = Call();
+    auto stream = service_->streams.PopFor(kWait);
+    ASSERT_TRUE(stream.has_value());
+    // Longer than an idle connection may last: one with a call on it stays.
+    EXPECT_FALSE(ends_->PopFor(absl::Milliseconds(400)).has_value());
+    EXPECT_EQ(channel->GetState(false), GRPC_CHANNEL_READY);
+    (*stream)->Close(absl::OkStatus());
+    const auto end = ends_->PopFor(kWait);
+    ASSERT_TRUE(end.has_value());
+    EXPECT_TRUE(end->ok()) << *end;
+    const gpr_timespec deadline =
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                     gpr_time_from_millis(absl::ToInt64Milliseconds(kWait), GPR_TIMESPAN));
+    EXPECT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, deadline));
+    EXPECT_EQ(channel->GetState(false), GRPC_CHANNEL_IDLE);
+  }
+}
+
 TEST(Server, PortInUseNamesTheProcess) {
   StreamService service({});
   auto first = Server::Start({}, {{v1::Decode::service_full_name(), &service}});
   ASSERT_TRUE(first.ok()) << first.status();
   StreamService other({});
-  const auto second = Server::Start({.listen = (*first)->address()}, {{v1::Decode::service_full_name(), &other}});
+  const auto second =
+      Server::Start({.listen = (*first)->address()}, {{v1::Decode::service_full_name(), &other}});
   ASSERT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_TRUE(absl::StrContains(second.status().message(), absl::StrCat("pid ", getpid()))) << second.status();
+  EXPECT_TRUE(absl::StrContains(second.status().message(), absl::StrCat("pid ", getpid())))
+      << second.status();
 }
 
 TEST_F(StreamTest, MessagesAndMetadataOverTheLimitsAreRefused) {
   service_ = std::make_unique<StreamService>(StreamOptions{});
-  auto server = Server::Start({.public_facing = true}, {{v1::Decode::service_full_name(), service_.get()}});
+  auto server =
+      Server::Start({.public_facing = true}, {{v1::Decode::service_full_name(), service_.get()}});
   ASSERT_TRUE(server.ok()) << server.status();
   const auto stub = v1::Decode::NewStub(pool_.Get((*server)->address()));
   const auto code_of = [&](size_t message_bytes, size_t metadata_bytes) {
@@ -261,16 +290,19 @@ TEST(Server, AdminDrainsReportsAndArms) {
   ServiceState state;
   state.SetReady(true);
   FaultInjector faults;
-  auto admin = MakeAdminService({.state = &state, .faults = &faults, .status = [](v1::GetStatusReply* reply) {
-                                   reply->set_service("test");
-                                 }});
+  auto admin = MakeAdminService(
+      {.state = &state, .faults = &faults, .status = [](v1::GetStatusReply* reply) {
+         reply->set_service("test");
+       }});
   auto server = Server::Start({}, {{v1::Admin::service_full_name(), admin.get()}});
   ASSERT_TRUE(server.ok()) << server.status();
   auto stub = v1::Admin::NewStub(MakeChannel((*server)->address(), {}));
   const auto replies = MakeQueue<absl::StatusOr<v1::GetStatusReply>>();
   StartUnary<v1::GetStatusRequest, v1::GetStatusReply>(
       {}, {.timeout = kWait},
-      [&](auto* c, auto* q, auto* r, auto done) { stub->async()->GetStatus(c, q, r, std::move(done)); },
+      [&](auto* c, auto* q, auto* r, auto done) {
+        stub->async()->GetStatus(c, q, r, std::move(done));
+      },
       [replies](absl::StatusOr<v1::GetStatusReply> reply) { replies->TryPush(std::move(reply)); });
   const auto reply = replies->PopFor(kWait);
   ASSERT_TRUE(reply.has_value() && reply->ok());

@@ -35,6 +35,8 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                              static_cast<int>(absl::ToInt64Milliseconds(options.connection_idle_max)));
   grpc::ResourceQuota quota("sluice");
   quota.Resize(options.memory_bytes_max);
   builder->SetResourceQuota(quota);

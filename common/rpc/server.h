@@ -29,6 +29,9 @@ struct ServerOptions {
   size_t memory_bytes_max = size_t{1} << 30;
   // mTLS; null: plaintext.
   std::shared_ptr<const Tls> tls = nullptr;
+  // A connection without calls this long is closed, so that idle ones do not use up the descriptors; the peer's channel connects
+  // again with its next call.
+  absl::Duration connection_idle_max = absl::Minutes(1);
 
   size_t message_bytes_max() const { return public_facing ? size_t{4} << 20 : size_t{64} << 20; }
   int streams_max() const { return public_facing ? 256 : 1024; }

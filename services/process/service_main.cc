@@ -1,7 +1,6 @@
 #include "services/process/service_main.h"
 
 #include <CLI/CLI.hpp>
-
 #include <cstdio>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/log.h"
 #include "rpc/signals.h"
+#include "services/process/descriptor_limit.h"
 #include "services/process/service_process.h"
 
 namespace sluice::services {
@@ -25,7 +25,8 @@ std::optional<int> BeginMain(int argc, char** argv, const CommandLine& command_l
   rpc::BlockTerminationSignals();
   std::vector<FlagAlias> all = {
       {"--listen", "service.listen", "host:port of the gRPC services; port 0 takes any"},
-      {"--metrics-listen", "service.metrics_listen", "host:port of /metrics, /live, /ready and /health"},
+      {"--metrics-listen", "service.metrics_listen",
+       "host:port of /metrics, /live, /ready and /health"},
       {"--admin-listen", "service.admin_listen", "host:port of the admin service"},
       {"--log-level", "service.log_level", "debug, info, warning or error"},
   };
@@ -34,11 +35,14 @@ std::optional<int> BeginMain(int argc, char** argv, const CommandLine& command_l
   app.set_version_flag("--version", Version());
   std::vector<std::string> overrides;
   std::vector<std::string> values(all.size());
-  app.add_option("--config", flags->sources.file, "YAML file; its settings are those of config.proto");
-  app.add_option("--set", overrides, "path=value, for example engine.threads=2; wins over the file; may be repeated")
+  app.add_option("--config", flags->sources.file,
+                 "YAML file; its settings are those of config.proto");
+  app.add_option("--set", overrides,
+                 "path=value, for example engine.threads=2; wins over the file; may be repeated")
       ->allow_extra_args(false);
   app.add_flag("--check-config", flags->check_config, "check the configuration and exit");
-  app.add_flag("--print-config", flags->print_config, "print the configuration with all defaults and exit");
+  app.add_flag("--print-config", flags->print_config,
+               "print the configuration with all defaults and exit");
   for (size_t i = 0; i < all.size(); ++i) {
     app.add_option(all[i].flag, values[i], absl::StrCat(all[i].help, " (", all[i].path, ")"));
   }
@@ -48,15 +52,20 @@ std::optional<int> BeginMain(int argc, char** argv, const CommandLine& command_l
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
   for (size_t i = 0; i < all.size(); ++i) {
-    if (!values[i].empty()) flags->sources.overrides.push_back(absl::StrCat(all[i].path, "=", Quoted(values[i])));
+    if (!values[i].empty())
+      flags->sources.overrides.push_back(absl::StrCat(all[i].path, "=", Quoted(values[i])));
   }
-  flags->sources.overrides.insert(flags->sources.overrides.end(), overrides.begin(), overrides.end());
+  flags->sources.overrides.insert(flags->sources.overrides.end(), overrides.begin(),
+                                  overrides.end());
   return std::nullopt;
 }
 
 std::optional<int> AnswerConfigFlags(const Flags& flags, const std::string& yaml) {
   if (flags.print_config) {
-    fwrite(yaml.data(), 1, yaml.size(), stdout);
+    if (fwrite(yaml.data(), 1, yaml.size(), stdout) != yaml.size() || fflush(stdout) != 0) {
+      fputs("standard output could not be written\n", stderr);
+      return kExitFailed;
+    }
   } else if (flags.check_config) {
     fputs("configuration ok\n", stderr);
   } else {
@@ -71,6 +80,17 @@ void StartLogging(const v1::ServiceConfig& config) {
   InitLogging(config.name(), level, config.log_json());
 }
 
+void UseAllDescriptors() {
+  const auto limit = RaiseDescriptorLimit();
+  if (limit.ok()) {
+    SLUICE_LOG(kInfo) << "descriptor limit" << Field("was", limit->before)
+                      << Field("now", limit->now);
+  } else {
+    SLUICE_LOG(kWarning) << "descriptor limit stays as it was"
+                         << Field("why", limit.status().ToString());
+  }
+}
+
 int ExitCodeOf(const absl::Status& status) {
   if (status.ok()) return kExitOk;
   fprintf(stderr, "%s\n", std::string(status.message()).c_str());
@@ -78,8 +98,10 @@ int ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kPermissionDenied: return kExitUsage;
-    default: return kExitFailed;
+    case absl::StatusCode::kPermissionDenied:
+      return kExitUsage;
+    default:
+      return kExitFailed;
   }
 }
 

@@ -22,7 +22,8 @@ struct FlagAlias {
   std::string help;
 };
 
-// What a service adds to --config, --set, --check-config, --print-config, --listen, --metrics-listen, --admin-listen and
+// What a service adds to --config, --set, --check-config, --print-config, --listen,
+// --metrics-listen, --admin-listen and
 // --log-level.
 struct CommandLine {
   std::string description;
@@ -35,21 +36,24 @@ struct Flags {
   bool print_config = false;
 };
 
-// Blocks the termination signals, for this thread and all it starts, and reads the flags. Empty when the program shall go on;
-// else the exit code, with help or the error printed.
+// Blocks the termination signals, for this thread and all it starts, and reads the flags. Empty
+// when the program shall go on; else the exit code, with help or the error printed.
 std::optional<int> BeginMain(int argc, char** argv, const CommandLine& command_line, Flags* flags);
 
-// Answers --check-config and --print-config; `yaml` is the complete configuration, printed. Empty when the program shall go on;
-// else the exit code.
+// Answers --check-config and --print-config; `yaml` is the complete configuration, printed. Empty
+// when the program shall go on; else the exit code.
 std::optional<int> AnswerConfigFlags(const Flags& flags, const std::string& yaml);
 
 void StartLogging(const v1::ServiceConfig& config);
+// Lets the process open as many files and connections as its hard limit allows, and logs how many.
+void UseAllDescriptors();
 
-// The exit code for how a service ended, with the reason printed: kExitUsage for what the operator must change (bad
-// configuration, a port in use, missing files), else kExitFailed.
+// The exit code for how a service ended, with the reason printed: kExitUsage for what the operator
+// must change (bad configuration, a port in use, missing files), else kExitFailed.
 int ExitCodeOf(const absl::Status& status);
 
-// The whole of main(): `load(sources)` gives the complete configuration, `run(config)` serves until its end.
+// The whole of main(): `load(sources)` gives the complete configuration, `run(config)` serves until
+// its end.
 template <typename Load, typename Run>
 int ServiceMain(int argc, char** argv, const CommandLine& command_line, Load load, Run run) {
   Flags flags;
@@ -58,6 +62,7 @@ int ServiceMain(int argc, char** argv, const CommandLine& command_line, Load loa
   if (!config.ok()) return ExitCodeOf(config.status());
   if (const auto code = AnswerConfigFlags(flags, config::ToYaml(*config))) return *code;
   StartLogging(config->service());
+  UseAllDescriptors();
   return ExitCodeOf(run(*config));
 }
 

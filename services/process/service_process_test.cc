@@ -1,6 +1,8 @@
 // What probes and load balancers see of a process through its life.
 #include "services/process/service_process.h"
 
+#include <sys/resource.h>
+
 #include <memory>
 #include <string>
 
@@ -14,6 +16,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "gtest/gtest.h"
 #include "rpc/channel_pool.h"
+#include "services/process/descriptor_limit.h"
 
 namespace sluice::services {
 namespace {
@@ -91,6 +94,22 @@ TEST_F(ServiceProcessTest, LivenessFollowsTheCheckOfTheService) {
   while (Health("liveness") != "not serving" && process_.clock().Now() < deadline) continue;
   EXPECT_EQ(Health("liveness"), "not serving");
   EXPECT_EQ(Health("startup"), "serving");
+}
+
+TEST(DescriptorLimit, TheSoftLimitBecomesTheHardOne) {
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  limit.rlim_cur = limit.rlim_max - 1;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  for (const uint64_t before : {limit.rlim_max - 1, limit.rlim_max}) {
+    const auto raised = RaiseDescriptorLimit();
+    ASSERT_TRUE(raised.ok()) << raised.status();
+    EXPECT_EQ(raised->before, before);
+    EXPECT_EQ(raised->now, limit.rlim_max);
+    rlimit now{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &now), 0);
+    EXPECT_EQ(now.rlim_cur, limit.rlim_max);
+  }
 }
 
 TEST_F(ServiceProcessTest, WatchedLoopsMayStopAfterTheProcess) {
