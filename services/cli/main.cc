@@ -1,7 +1,8 @@
 // sluice: the command for people.
 #include <CLI/CLI.hpp>
-
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 #include "base/log.h"
@@ -13,6 +14,16 @@ namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
+
+// The exit code after all output is written: a full disk must not look like success.
+int FlushStdout(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  std::fprintf(
+      stderr,
+      "sluice: standard output could not be written (%s); what was printed there is incomplete\n",
+      std::strerror(errno));
+  return code == 0 ? kExitFailed : code;
+}
 
 int Main(int argc, char** argv) {
   InitLogging("sluice", LogLevel::kWarning, false);
@@ -54,4 +65,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace sluice::cli
 
-int main(int argc, char** argv) { sluice::rpc::ExitProcess(sluice::cli::Main(argc, argv)); }
+int main(int argc, char** argv) {
+  sluice::rpc::ExitProcess(sluice::cli::FlushStdout(sluice::cli::Main(argc, argv)));
+}

@@ -84,6 +84,15 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual(result["prompt_tokens"], 2)
         self.assertEqual(len(result["token_ids"]), 4)
 
+    def test_output_that_cannot_be_written_is_a_failure(self):
+        with open(os.devnull, "rb") as read_only:
+            for command in (["sluice", "tokenize", "--model", "toy", "--text", "a"], ["sluice", "--help"],
+                            ["sluice-cache-manager", "--print-config"]):
+                binary = os.path.join(harness.ARGS.bin, command[0])
+                result = subprocess.run([binary, *command[1:]], stdout=read_only, stderr=subprocess.PIPE, text=True, timeout=60)
+                self.assertEqual(result.returncode, 1, command)
+                self.assertIn("standard output could not be written", result.stderr)
+
     def test_calibrate_writes_what_centred_formats_load(self):
         with tempfile.TemporaryDirectory() as folder:
             model = os.path.join(folder, "tiny-llama")
