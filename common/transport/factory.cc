@@ -1,7 +1,10 @@
 #include "transport/factory.h"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/log.h"
@@ -35,8 +38,14 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const TransportOption
     absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", name, ": ",
                     transport.status().message());
   }
-  return absl::UnavailableError(absl::StrCat("no configured transport works here: ", reasons,
-                                             ". This build has: ", available));
+  // Only those that were not asked for: the others have said what they lack.
+  std::vector<std::string> others;
+  for (const Backend& backend : built) {
+    if (!absl::c_linear_search(options.backends, backend.name)) others.push_back(backend.name);
+  }
+  return absl::UnavailableError(
+      absl::StrCat("no configured transport works here: ", reasons,
+                   others.empty() ? "" : "; not configured: ", absl::StrJoin(others, ", ")));
 }
 
 }  // namespace sluice::transport

@@ -42,6 +42,18 @@ TEST(Factory, LoopbackNeedsANetwork) {
   EXPECT_EQ(CreateTransport(options).value()->capabilities().name, "loopback");
 }
 
+TEST(Factory, ARefusalSaysWhatIsMissingAndOnlyWhatElseThereIs) {
+  const absl::Status refused = CreateTransport(Options({"tls"})).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  const std::string message(refused.message());
+  EXPECT_NE(message.find("tls: it needs certificates: set service.tls"), std::string::npos)
+      << message;
+  const size_t others = message.find("not configured: ");
+  ASSERT_NE(others, std::string::npos) << message;
+  EXPECT_EQ(message.find("tls", others), std::string::npos) << message;
+  EXPECT_NE(message.find("loopback", others), std::string::npos) << message;
+}
+
 TEST(Factory, UntrustedNetworksGetNoOpenPort) {
   for (const std::string name : {"ucx-tcp", "ucx-rdma"}) {
     if (!IsBuilt(name)) continue;  // a build without UCX opens nothing
