@@ -74,6 +74,7 @@ class EngineImpl final : public Engine {
   std::vector<Sequence*> running_;
   std::vector<Sequence*> waiting_;  // by arrival
   uint64_t arrivals_ = 0;
+  uint64_t turns_ = 0;  // admissions and turns so far
   int layer_group_ = 1;
   InterruptFlag interrupt_;
   Rates rates_;

@@ -39,8 +39,11 @@ std::vector<BatchEntry> EngineImpl::Schedule() {
     } else {
       std::vector<BatchEntry> batch;
       for (const StepPlan::Run& run : plan.run) {
+        running_[run.sequence]->overtaken = 0;
+        running_[run.sequence]->last_turn = ++turns_;
         batch.push_back({running_[run.sequence], run.tokens, -1});
       }
+      for (size_t index : plan.passed_over) ++running_[index]->overtaken;
       return batch;
     }
   }
@@ -110,9 +113,8 @@ bool EngineImpl::Admit(Sequence& sequence) {
     }
   }
   for (Sequence* other : waiting_) {
-    const bool before = other->spec().priority > sequence.spec().priority ||
-                        (other->spec().priority == sequence.spec().priority &&
-                         other->arrival() < sequence.arrival());
+    const bool before =
+        other->spec().priority > sequence.spec().priority || other->arrival() < sequence.arrival();
     if (before) ++other->overtaken;
   }
   waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &sequence));
@@ -120,6 +122,7 @@ bool EngineImpl::Admit(Sequence& sequence) {
   sequence.running = true;
   sequence.readmitted = sequence.stats.preemptions > 0;
   sequence.overtaken = 0;
+  sequence.last_turn = ++turns_;
   Start(sequence);
   return true;
 }
@@ -161,6 +164,7 @@ void EngineImpl::Preempt(Sequence& sequence) {
   Publish(sequence, /*with_output=*/true);
   sequence.DropPages();
   sequence.running = false;
+  sequence.overtaken = 0;
   sequence.blocked = true;
   running_.erase(std::find(running_.begin(), running_.end(), &sequence));
   const auto place = std::find_if(waiting_.begin(), waiting_.end(), [&](const Sequence* other) {

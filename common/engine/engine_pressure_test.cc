@@ -264,6 +264,35 @@ TEST(EnginePressure, DecodesWithPagesCannotBlockEachOther) {
   EXPECT_EQ(engine.pool().counts().free, options.pages);
 }
 
+// They take turns: no stream waits for another one's end.
+TEST(EnginePressure, MoreDecodesThanPlacesAdvanceTogether) {
+  TestEngineOptions options;
+  options.engine.batch_max = 4;
+  TestEngine engine(options);
+  std::vector<SequenceSpec> specs;
+  for (uint64_t id = 0; id < 6; ++id) specs.push_back(DecodeSpec(engine, id, 64, 70));
+  for (SequenceSpec& spec : specs) ASSERT_TRUE(engine.Submit(std::move(spec)).ok());
+  for (size_t tokens = 2; tokens <= 60; tokens += 2) {
+    for (int step = 0; step < 3; ++step) EXPECT_EQ(engine->Step(), 4u);
+    for (uint64_t id = 0; id < 6; ++id) EXPECT_EQ(engine.record(id).tokens.size(), tokens) << id;
+  }
+}
+
+// One place, and always somebody younger and more important.
+TEST(EnginePressure, AnUnimportantPromptStartsUnderAFloodOfImportantOnes) {
+  TestEngineOptions options;
+  options.engine.batch_max = 1;
+  TestEngine engine(options);
+  ASSERT_TRUE(engine.Submit(LocalSpec(0, RandomPrompt(0, 20), 1)).ok());
+  for (uint64_t id = 1; id <= 40 && engine.record(0).started == 0; ++id) {
+    SequenceSpec spec = LocalSpec(id, RandomPrompt(id, 20), 1);
+    spec.priority = 1;
+    ASSERT_TRUE(engine.Submit(std::move(spec)).ok());
+    engine->Step();
+  }
+  EXPECT_EQ(engine.record(0).started, 1);
+}
+
 TEST(EnginePressure, APreemptedPrefillReportsEveryPageOnce) {
   TestEngineOptions options;
   options.pages = 24;

@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <tuple>
 
@@ -65,18 +66,9 @@ PageGrants GrantPages(const SchedulerState& state) {
   return grants;
 }
 
-// The order in which sequences get a place in the batch and tokens.
-auto TurnRank(const SequenceView& view) {
-  return std::make_tuple(-int64_t{view.priority}, view.arrival);
-}
-
-// Indices of the running sequences of this step: those that have their pages, as many as fit.
-std::vector<size_t> Batch(const SchedulerState& state, const PageGrants& grants, size_t batch_max) {
-  std::vector<size_t> batch;
-  for (size_t i : SortedBy(state.running, TurnRank)) {
-    if (grants.has_pages[i] && batch.size() < batch_max) batch.push_back(i);
-  }
-  return batch;
+// Passed over so often that it goes before higher priorities.
+bool Aged(const SchedulerState& state, const SequenceView& view) {
+  return view.overtaken >= state.limits.overtaken_max;
 }
 
 // One who wants prompt tokens: a running sequence or a waiting one.
@@ -86,21 +78,72 @@ struct Claim {
   bool waiting;
 };
 
-std::vector<Claim> ClaimsInOrder(const SchedulerState& state, const std::vector<size_t>& batch) {
+std::vector<Claim> ClaimsInOrder(const SchedulerState& state, const std::vector<bool>& has_pages) {
   std::vector<Claim> claims;
-  for (size_t i : batch) {
-    if (state.running[i].remaining > 1) claims.push_back({&state.running[i], i, false});
+  for (size_t i = 0; i < state.running.size(); ++i) {
+    const SequenceView& view = state.running[i];
+    if (view.remaining > 1 && has_pages[i]) claims.push_back({&view, i, false});
   }
   for (size_t i = 0; i < state.waiting.size(); ++i) {
     claims.push_back({&state.waiting[i], i, true});
   }
   const auto rank = [&](const Claim& claim) {
-    const bool aged = claim.waiting && claim.view->overtaken >= state.limits.overtaken_max;
-    return std::make_pair(!aged, TurnRank(*claim.view));
+    const bool aged = Aged(state, *claim.view);
+    return std::make_tuple(!aged, aged ? 0 : -int64_t{claim.view->priority}, claim.view->arrival);
   };
   std::sort(claims.begin(), claims.end(),
             [&](const Claim& a, const Claim& b) { return rank(a) < rank(b); });
   return claims;
+}
+
+// Indices of the running sequences that have a turn: decodes, and the first prompt of `claims`.
+// Prompts behind it are left out.
+std::vector<size_t> Turns(const SchedulerState& state, const std::vector<bool>& has_pages,
+                          const std::vector<Claim>& claims, size_t batch_max) {
+  const auto first_prompt =
+      std::find_if(claims.begin(), claims.end(), [](const Claim& claim) { return !claim.waiting; });
+  const auto takes_turns = [&](size_t i) {
+    if (!has_pages[i]) return false;
+    return state.running[i].remaining == 1 || i == first_prompt->index;
+  };
+  std::vector<size_t> turns;
+  std::vector<bool> has_turn(state.running.size(), false);
+  const auto take = [&](size_t i) {
+    turns.push_back(i);
+    has_turn[i] = true;
+  };
+  const size_t aged_max = std::max<size_t>(1, batch_max / 4);
+  for (size_t i : SortedBy(state.running, [](const SequenceView& view) {
+         return std::make_tuple(view.last_turn, view.arrival);
+       })) {
+    if (turns.size() == aged_max) break;
+    if (takes_turns(i) && Aged(state, state.running[i])) take(i);
+  }
+  for (size_t i : SortedBy(state.running, [](const SequenceView& view) {
+         return std::make_tuple(-int64_t{view.priority}, view.last_turn, view.arrival);
+       })) {
+    if (turns.size() == batch_max) break;
+    if (takes_turns(i) && !has_turn[i]) take(i);
+  }
+  return turns;
+}
+
+std::vector<size_t> PassedOver(const SchedulerState& state, const std::vector<StepPlan::Run>& run) {
+  std::vector<size_t> passed_over;
+  if (run.empty()) return passed_over;
+  std::vector<bool> runs(state.running.size(), false);
+  uint64_t oldest_prompt = std::numeric_limits<uint64_t>::max();
+  for (const StepPlan::Run& entry : run) {
+    const SequenceView& view = state.running[entry.sequence];
+    runs[entry.sequence] = true;
+    if (view.remaining > 1) oldest_prompt = std::min(oldest_prompt, view.arrival);
+  }
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const SequenceView& view = state.running[i];
+    const bool in_line = view.remaining > 1 && view.arrival > oldest_prompt;
+    if (!runs[i] && !in_line) passed_over.push_back(i);
+  }
+  return passed_over;
 }
 
 }  // namespace
@@ -121,10 +164,10 @@ StepPlan PlanStep(const SchedulerState& state) {
   if (!plan.preempt.empty()) return plan;
 
   const size_t batch_max = std::min(state.limits.batch_max, state.limits.step_tokens_max);
-  const std::vector<size_t> batch = Batch(state, grants, batch_max);
+  const std::vector<Claim> claims = ClaimsInOrder(state, grants.has_pages);
   uint32_t budget = state.limits.step_tokens_max;
   bool streams_run = false;
-  for (size_t i : batch) {
+  for (size_t i : Turns(state, grants.has_pages, claims, batch_max)) {
     const SequenceView& view = state.running[i];
     if (view.remaining > 1) continue;
     plan.run.push_back({i, 1});
@@ -136,11 +179,12 @@ StepPlan PlanStep(const SchedulerState& state) {
   uint64_t growing = static_cast<uint64_t>(std::count_if(
       state.running.begin(), state.running.end(), [](const SequenceView& v) { return v.stream; }));
   bool may_take_pages = !grants.anyone_lacks;
-  for (const Claim& claim : ClaimsInOrder(state, batch)) {
+  for (const Claim& claim : claims) {
     const SequenceView& view = *claim.view;
     const uint32_t tokens = view.remaining > 1 ? std::min(view.remaining, budget) : 0;
     if (!claim.waiting) {
-      if (tokens > 0) plan.run.push_back({claim.index, tokens});
+      if (tokens == 0 || plan.run.size() == batch_max) continue;
+      plan.run.push_back({claim.index, tokens});
       budget -= tokens;
       continue;
     }
@@ -149,7 +193,7 @@ StepPlan PlanStep(const SchedulerState& state) {
       // start.
       const bool has_room =
           may_take_pages && !view.blocked && view.pages_missing + growing <= grants.available;
-      const bool aged = view.overtaken >= state.limits.overtaken_max;
+      const bool aged = Aged(state, view);
       if (!has_room && aged) may_take_pages = false;
       const bool has_turn = (tokens > 0 || view.remaining == 1) &&
                             (aged || state.running.size() + plan.admit.size() < batch_max);
@@ -160,6 +204,7 @@ StepPlan PlanStep(const SchedulerState& state) {
     growing += view.stream ? 1 : 0;
     budget -= tokens;
   }
+  plan.passed_over = PassedOver(state, plan.run);
   return plan;
 }
 

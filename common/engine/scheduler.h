@@ -32,8 +32,11 @@ struct SequenceView {
   bool readmitted = false;
   // Waiting: not to be admitted in this step (an attempt failed, or it was preempted in this step).
   bool blocked = false;
-  // Waiting: how many younger or less important ones were admitted meanwhile.
+  // Waiting: how many younger or less important ones were admitted meanwhile. Running: how many
+  // steps passed it over since its last one.
   uint32_t overtaken = 0;
+  // Running: grows from turn to turn, over all sequences; the admission counts as a turn.
+  uint64_t last_turn = 0;
 };
 
 struct SchedulerLimits {
@@ -44,7 +47,8 @@ struct SchedulerLimits {
   // itl_target.
   uint32_t chunk_tokens_min = 16;
   // After this many admissions past it, a waiting sequence is next, whatever its priority and
-  // however many pages it lacks.
+  // however many pages it lacks. After this many steps past it, a running one goes before higher
+  // priorities.
   uint32_t overtaken_max = 16;
 };
 
@@ -69,16 +73,23 @@ struct StepPlan {
   std::vector<size_t> preempt;
   // Indices into waiting, in order. When not empty: admit what can be, then plan again.
   std::vector<size_t> admit;
-  // Decodes first, then prompt chunks. Pages for them are missing at most as pages_missing says,
-  // and are available.
+  // Decodes first, then prompt chunks: the order in which last_turn grows. Pages for them are
+  // missing at most as pages_missing says, and are available.
   std::vector<Run> run;
+  // Indices into running: whom this step passes over (see SequenceView::overtaken). Empty when
+  // nothing runs. A prompt behind an older one that runs is not passed over: it stands in line.
+  std::vector<size_t> passed_over;
 };
 
 // Rules:
 //
-// Batch: running sequences that have their pages, by priority, then age. Their decodes run; their
-// prompts share what is left of step_tokens_max, first come first served; while streams run, no
-// more prompt tokens than fit into itl_target beside a decode step.
+// Batch: running sequences that have their pages. When there are more decodes than places, they
+// take turns: higher priorities first, then those whose last turn is longest ago. Those passed over
+// overtaken_max times go first, in a quarter of the places (at least one), so that lower priorities
+// advance and higher ones keep most of the batch. The first prompt in line takes its turn like a
+// decode; the other prompts get the places that are left, so that none holds a place without a
+// token. Prompts share what is left of step_tokens_max, first come first served within a priority;
+// while streams run, no more prompt tokens than fit into itl_target beside a decode step.
 //
 // Admission: a waiting sequence needs a place in the batch, all its pages, and a page of growth for
 // every running stream. One that lacks pages is passed over, up to overtaken_max times; then nobody
@@ -91,7 +102,8 @@ struct StepPlan {
 // progress. If that does not suffice it waits, holding its pages.
 //
 // The best-ranked sequence is preempted by nobody, and a readmitted one holds all pages for its
-// next token; so some sequence always advances, and no two can preempt each other for ever.
+// next token; both get their turns; so some sequence always advances, and no two can preempt each
+// other for ever.
 //
 // Cost: a few sorts of the sequences.
 StepPlan PlanStep(const SchedulerState& state);

@@ -296,7 +296,7 @@ class World {
         continue;
       }
       Seq s = running_[i];
-      s.computed = s.pages = 0;
+      s.computed = s.pages = s.view.overtaken = 0;
       s.view.readmitted = true;
       s.view.blocked = true;
       waiting_.push_back(s);
@@ -312,11 +312,12 @@ class World {
       taken[i] = true;
       if (s.pages == 0) s.pages = PagesFor(s.tokens);
       for (Seq& other : waiting_) {
-        const bool before = std::make_pair(-other.view.priority, other.view.arrival) <
-                            std::make_pair(-s.view.priority, s.view.arrival);
+        const bool before =
+            other.view.priority > s.view.priority || other.view.arrival < s.view.arrival;
         if (before) ++other.view.overtaken;
       }
       s.view.overtaken = 0;
+      s.view.last_turn = ++turns_;
       running_.push_back(s);
     }
     std::vector<Seq> rest;
@@ -336,11 +337,17 @@ class World {
     }
     EXPECT_LE(total, limits_.step_tokens_max);
     EXPECT_LE(plan.run.size(), limits_.batch_max);
+    for (size_t i : plan.passed_over) {
+      EXPECT_FALSE(tokens.contains(i)) << "runs and is passed over";
+      ++running_[i].view.overtaken;
+    }
     std::vector<Seq> rest;
     for (size_t i = 0; i < running_.size(); ++i) {
       Seq s = running_[i];
       const auto found = tokens.find(i);
       if (found != tokens.end()) {
+        s.view.overtaken = 0;
+        s.view.last_turn = ++turns_;
         EXPECT_LE(found->second, s.tokens - s.computed);
         s.pages = std::max(s.pages, PagesFor(s.tokens));
         s.computed += found->second;
@@ -366,6 +373,7 @@ class World {
   std::vector<Seq> running_;
   std::vector<Seq> waiting_;
   uint64_t arrivals_ = 0;
+  uint64_t turns_ = 0;
   uint64_t preemptions_ = 0;
   size_t finished_ = 0;
 };

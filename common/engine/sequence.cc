@@ -118,6 +118,7 @@ SequenceView Sequence::View() const {
   view.readmitted = readmitted;
   view.blocked = blocked;
   view.overtaken = overtaken;
+  view.last_turn = last_turn;
   return view;
 }
 

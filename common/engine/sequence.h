@@ -67,7 +67,8 @@ class Sequence {
   bool publishes = true;           // false once the index holds a damaged page of one of its blocks
   uint32_t published = 0;          // blocks handed to the prefix index
   uint32_t reported = 0;           // blocks that OnPagesFinal need not report any more
-  uint32_t overtaken = 0;
+  uint32_t overtaken = 0;          // see SequenceView
+  uint64_t last_turn = 0;          // see SequenceView
   bool started = false;
   bool running = false;
   bool cancelled = false;
