@@ -1,4 +1,5 @@
-// A queue with a fixed bound between threads. Full is an answer, not a wait: producers decide what to refuse.
+// A queue with a fixed bound between threads. Full is an answer, not a wait: producers decide what
+// to refuse.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,8 @@ namespace sluice {
 template <typename T>
 class BoundedQueue {
  public:
-  // `on_push`, if given, runs after every successful push outside the lock (an eventfd wake-up, say).
+  // `on_push`, if given, runs after every successful push outside the lock (an eventfd wake-up,
+  // say).
   explicit BoundedQueue(size_t capacity, absl::AnyInvocable<void()> on_push = nullptr)
       : capacity_(capacity), on_push_(std::move(on_push)) {}
 
@@ -54,7 +56,8 @@ class BoundedQueue {
   // Takes everything that is queued; never waits.
   std::vector<T> Drain() {
     MutexLock lock(mutex_);
-    std::vector<T> all(std::make_move_iterator(items_.begin()), std::make_move_iterator(items_.end()));
+    std::vector<T> all(std::make_move_iterator(items_.begin()),
+                       std::make_move_iterator(items_.end()));
     items_.clear();
     return all;
   }

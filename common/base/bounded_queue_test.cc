@@ -1,11 +1,11 @@
 #include "base/bounded_queue.h"
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 namespace sluice {
 namespace {

@@ -27,9 +27,9 @@ struct CheckVoidify {
 
 }  // namespace sluice::internal
 
-#define SLUICE_CHECK(condition)                        \
-  (condition) ? static_cast<void>(0)                   \
-              : ::sluice::internal::CheckVoidify() &   \
+#define SLUICE_CHECK(condition)                      \
+  (condition) ? static_cast<void>(0)                 \
+              : ::sluice::internal::CheckVoidify() & \
                     ::sluice::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
 
 #ifdef NDEBUG

@@ -1,8 +1,7 @@
 #include "base/clock.h"
 
-#include <ctime>
-
 #include <algorithm>
+#include <ctime>
 
 #include "absl/time/clock.h"
 

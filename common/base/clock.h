@@ -6,9 +6,9 @@
 
 namespace sluice {
 
-// Now() never jumps and never runs backwards (CLOCK_BOOTTIME in production): leases, deadlines and timers use it.
-// Its zero has no meaning outside this process, so it never travels: messages carry durations.
-// Implementations are thread-safe.
+// Now() never jumps and never runs backwards (CLOCK_BOOTTIME in production): leases, deadlines and
+// timers use it. Its zero has no meaning outside this process, so it never travels: messages carry
+// durations. Implementations are thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;

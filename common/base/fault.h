@@ -1,4 +1,5 @@
-// Named fault points: tests stop, fail or count at a state change. Compiled out unless SLUICE_FAULTS is on.
+// Named fault points: tests stop, fail or count at a state change. Compiled out unless
+// SLUICE_FAULTS is on.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,8 @@ class FaultInjector {
  private:
   struct Point {
     uint64_t hits = 0;
-    std::shared_ptr<Action> action;  // shared: a hit may still run it while another thread disarms the point
+    std::shared_ptr<Action>
+        action;  // shared: a hit may still run it while another thread disarms the point
   };
   mutable Mutex mutex_;
   absl::flat_hash_map<std::string, Point> points_ SLUICE_GUARDED_BY(mutex_);

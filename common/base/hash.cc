@@ -20,9 +20,9 @@ Id128 Hash128(const void* data, size_t bytes, uint64_t seed) {
 Id128 HmacSha256_128(absl::string_view key, absl::string_view message) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int digest_bytes = 0;
-  const unsigned char* made =
-      HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-           reinterpret_cast<const unsigned char*>(message.data()), message.size(), digest, &digest_bytes);
+  const unsigned char* made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                                   reinterpret_cast<const unsigned char*>(message.data()),
+                                   message.size(), digest, &digest_bytes);
   SLUICE_CHECK(made != nullptr && digest_bytes == 32);
   Id128 id;
   SLUICE_CHECK(Id128::FromBytes({reinterpret_cast<const char*>(digest), 16}, &id));

@@ -1,4 +1,5 @@
-// Non-cryptographic hashing (XXH3) for digests of pages and pieces, and HMAC-SHA-256 for keys that strangers must not forge.
+// Non-cryptographic hashing (XXH3) for digests of pages and pieces, and HMAC-SHA-256 for keys that
+// strangers must not forge.
 #pragma once
 
 #include <cstddef>

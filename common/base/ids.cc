@@ -4,7 +4,9 @@
 
 namespace sluice {
 
-std::string Id128::ToHex() const { return absl::StrCat(absl::Hex(high, absl::kZeroPad16), absl::Hex(low, absl::kZeroPad16)); }
+std::string Id128::ToHex() const {
+  return absl::StrCat(absl::Hex(high, absl::kZeroPad16), absl::Hex(low, absl::kZeroPad16));
+}
 
 std::string Id128::ToBytes() const {
   std::string bytes(16, '\0');

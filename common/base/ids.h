@@ -26,7 +26,9 @@ class StrongId {
   friend H AbslHashValue(H state, const StrongId& id) {
     return H::combine(std::move(state), id.value_);
   }
-  friend std::ostream& operator<<(std::ostream& out, const StrongId& id) { return out << id.value_; }
+  friend std::ostream& operator<<(std::ostream& out, const StrongId& id) {
+    return out << id.value_;
+  }
 
  private:
   Rep value_{};
@@ -63,7 +65,9 @@ struct Id128 {
   // Returns false unless `bytes` is 16 bytes long.
   static bool FromBytes(absl::string_view bytes, Id128* out);
 
-  friend bool operator==(const Id128& a, const Id128& b) { return a.high == b.high && a.low == b.low; }
+  friend bool operator==(const Id128& a, const Id128& b) {
+    return a.high == b.high && a.low == b.low;
+  }
   friend bool operator!=(const Id128& a, const Id128& b) { return !(a == b); }
   friend bool operator<(const Id128& a, const Id128& b) {
     return a.high != b.high ? a.high < b.high : a.low < b.low;

@@ -11,10 +11,14 @@ namespace {
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::err;
 }
@@ -22,7 +26,8 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 // The one process-wide object behind the log: stderr is process-wide as well.
 spdlog::logger& Logger() {
   static const std::shared_ptr<spdlog::logger> logger = [] {
-    auto made = std::make_shared<spdlog::logger>("sluice", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto made = std::make_shared<spdlog::logger>("sluice",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %n %v");
     made->flush_on(spdlog::level::debug);
     return made;
@@ -43,9 +48,10 @@ const char* BaseName(const char* path) {
 void InitLogging(absl::string_view process_name, LogLevel min_level, bool json) {
   const std::string name(process_name);
   Logger().set_level(ToSpdlog(min_level));
-  Logger().set_pattern(json ? "{\"time\":\"%Y-%m-%dT%H:%M:%S.%e%z\",\"level\":\"%l\",\"process\":\"" + name +
-                                  "\",\"pid\":%P,\"message\":\"%v\"}"
-                            : "%Y-%m-%dT%H:%M:%S.%e%z %l " + name + "[%P] %v");
+  Logger().set_pattern(
+      json ? "{\"time\":\"%Y-%m-%dT%H:%M:%S.%e%z\",\"level\":\"%l\",\"process\":\"" + name +
+                 "\",\"pid\":%P,\"message\":\"%v\"}"
+           : "%Y-%m-%dT%H:%M:%S.%e%z %l " + name + "[%P] %v");
 }
 
 bool LogEnabled(LogLevel level) { return Logger().should_log(ToSpdlog(level)); }

@@ -32,7 +32,8 @@ LogField Field(absl::string_view key, const T& value) {
   return {line + '"'};
 }
 
-// Sets the lowest level that is printed and the name of this process in every line. Thread-safe; call once in main.
+// Sets the lowest level that is printed and the name of this process in every line. Thread-safe;
+// call once in main.
 void InitLogging(absl::string_view process_name, LogLevel min_level, bool json);
 bool LogEnabled(LogLevel level);
 
@@ -65,6 +66,6 @@ class LogLine {
 
 }  // namespace sluice
 
-#define SLUICE_LOG(level)                                     \
-  if (::sluice::LogEnabled(::sluice::LogLevel::level))        \
+#define SLUICE_LOG(level)                              \
+  if (::sluice::LogEnabled(::sluice::LogLevel::level)) \
   ::sluice::LogLine(::sluice::LogLevel::level, __FILE__, __LINE__)

@@ -1,5 +1,5 @@
-// std::mutex with Clang's thread-safety annotations. absl::Mutex is not used: Debian's library is built without
-// ThreadSanitizer, which therefore reports races in correct code that it guards.
+// std::mutex with Clang's thread-safety annotations. absl::Mutex is not used: Debian's library is
+// built without ThreadSanitizer, which therefore reports races in correct code that it guards.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// Random numbers: a seeded generator for decisions (replayable in the simulation) and a counter generator for sampling.
+// Random numbers: a seeded generator for decisions (replayable in the simulation) and a counter
+// generator for sampling.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ class SeededRandom final : public RandomSource {
   uint64_t state_;
 };
 
-// The kernel's generator: lease ids, incarnations and anything a stranger must not guess. Thread-safe.
+// The kernel's generator: lease ids, incarnations and anything a stranger must not guess.
+// Thread-safe.
 class SecureRandom final : public RandomSource {
  public:
   uint64_t Next64() override;
@@ -43,11 +45,13 @@ inline uint64_t Mix64(uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// Noise for sampling: depends on nothing but its arguments, so a stream that moves to another worker draws the same numbers.
+// Noise for sampling: depends on nothing but its arguments, so a stream that moves to another
+// worker draws the same numbers.
 class CounterNoise {
  public:
   CounterNoise(uint64_t seed, uint32_t choice, uint64_t position);
-  // Uniform in (0, 1). `lane` tells apart draws for the same position (a token id for Gumbel noise).
+  // Uniform in (0, 1). `lane` tells apart draws for the same position (a token id for Gumbel
+  // noise).
   double Uniform(uint64_t lane) const {
     const uint64_t state = Mix64(state_ ^ (lane * 0xD6E8FEB86659FD93ULL + 1));
     return (static_cast<double>(state >> 12) + 0.5) * 0x1.0p-52;

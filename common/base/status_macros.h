@@ -10,10 +10,10 @@
 #define SLUICE_STATUS_CONCAT(a, b) SLUICE_STATUS_CONCAT_INNER(a, b)
 
 // Returns from the enclosing function if `expr` (an absl::Status) is not OK.
-#define SLUICE_RETURN_IF_ERROR(expr)                                   \
-  do {                                                                 \
-    ::absl::Status sluice_status_ = (expr);                            \
-    if (!sluice_status_.ok()) return sluice_status_;                   \
+#define SLUICE_RETURN_IF_ERROR(expr)                 \
+  do {                                               \
+    ::absl::Status sluice_status_ = (expr);          \
+    if (!sluice_status_.ok()) return sluice_status_; \
   } while (false)
 
 // Evaluates `expr` (an absl::StatusOr<T>); assigns its value to `lhs` or returns its status.

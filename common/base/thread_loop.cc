@@ -14,10 +14,12 @@
 
 namespace sluice {
 
-absl::StatusOr<std::unique_ptr<ThreadLoop>> ThreadLoop::Start(absl::string_view name, const Clock& clock,
+absl::StatusOr<std::unique_ptr<ThreadLoop>> ThreadLoop::Start(absl::string_view name,
+                                                              const Clock& clock,
                                                               size_t queue_max) {
   const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  if (epoll_fd < 0) return absl::ResourceExhaustedError(absl::StrCat("epoll_create1: ", strerror(errno)));
+  if (epoll_fd < 0)
+    return absl::ResourceExhaustedError(absl::StrCat("epoll_create1: ", strerror(errno)));
   const int event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_event event{};
   event.events = EPOLLIN;
@@ -34,7 +36,10 @@ absl::StatusOr<std::unique_ptr<ThreadLoop>> ThreadLoop::Start(absl::string_view 
 }
 
 ThreadLoop::ThreadLoop(const Clock& clock, size_t queue_max, int epoll_fd, int event_fd)
-    : clock_(clock), epoll_fd_(epoll_fd), event_fd_(event_fd), queue_(queue_max, [this] { Wake(); }) {}
+    : clock_(clock),
+      epoll_fd_(epoll_fd),
+      event_fd_(event_fd),
+      queue_(queue_max, [this] { Wake(); }) {}
 
 ThreadLoop::~ThreadLoop() {
   Stop();
@@ -94,7 +99,8 @@ void ThreadLoop::Run(const std::string& name) {
   }
 }
 
-// Only what is queued now: a task that posts itself again must let timers and descriptors have their turn.
+// Only what is queued now: a task that posts itself again must let timers and descriptors have
+// their turn.
 void ThreadLoop::RunPosted() {
   for (size_t left = queue_.size(); left > 0; --left) {
     std::optional<Task> task = queue_.TryPop();

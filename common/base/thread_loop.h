@@ -18,12 +18,13 @@
 
 namespace sluice {
 
-// A thread with an epoll set: runs posted tasks, timers, and callbacks of file descriptors. Stops in its destructor.
+// A thread with an epoll set: runs posted tasks, timers, and callbacks of file descriptors. Stops
+// in its destructor.
 class ThreadLoop final : public Loop {
  public:
   // `queue_max` bounds the posted tasks. `clock` must outlive the loop.
-  static absl::StatusOr<std::unique_ptr<ThreadLoop>> Start(absl::string_view name, const Clock& clock,
-                                                           size_t queue_max);
+  static absl::StatusOr<std::unique_ptr<ThreadLoop>> Start(absl::string_view name,
+                                                           const Clock& clock, size_t queue_max);
   ~ThreadLoop() override;
 
   bool Post(Task task) override;
@@ -31,14 +32,15 @@ class ThreadLoop final : public Loop {
   bool Cancel(TimerId timer) override;
   const Clock& clock() const override { return clock_; }
 
-  // Calls `ready` on the loop whenever `fd` is readable. The fd stays the caller's and must stay open until the loop ends.
-  // Only on the loop.
+  // Calls `ready` on the loop whenever `fd` is readable. The fd stays the caller's and must stay
+  // open until the loop ends. Only on the loop.
   absl::Status WatchReadable(int fd, absl::AnyInvocable<void()> ready);
-  // `idle` runs before every sleep; returning true means there is more to do at once. For transports that must arm their
-  // event fd. Only on the loop; one per loop.
+  // `idle` runs before every sleep; returning true means there is more to do at once. For
+  // transports that must arm their event fd. Only on the loop; one per loop.
   void SetBeforeSleep(absl::AnyInvocable<bool()> idle) { before_sleep_ = std::move(idle); }
 
-  // Runs what is queued, then ends the thread. Called by the destructor; idempotent. Not from the loop itself.
+  // Runs what is queued, then ends the thread. Called by the destructor; idempotent. Not from the
+  // loop itself.
   void Stop();
   bool IsCurrentThread() const { return std::this_thread::get_id() == thread_id_.load(); }
 

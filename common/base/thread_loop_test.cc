@@ -1,10 +1,9 @@
 #include "base/thread_loop.h"
 
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <future>
-
-#include <gtest/gtest.h>
 
 namespace sluice {
 namespace {

@@ -1,4 +1,5 @@
-// Timers of one loop: leases, deadlines, retries. Each loop owns one wheel, so that every wait in it has an end.
+// Timers of one loop: leases, deadlines, retries. Each loop owns one wheel, so that every wait in
+// it has an end.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace sluice {
 
-// Owned by one loop; not thread-safe. Timers fire in order of their time, equal times in order of their making,
-// so a simulation replays exactly. Cost: O(log n) for each call.
+// Owned by one loop; not thread-safe. Timers fire in order of their time, equal times in order of
+// their making, so a simulation replays exactly. Cost: O(log n) for each call.
 class TimerWheel {
  public:
   using Callback = absl::AnyInvocable<void()>;
@@ -22,8 +23,9 @@ class TimerWheel {
   TimerId Add(absl::Time at, Callback callback);
   // Returns false if the timer fired or was cancelled before.
   bool Cancel(TimerId id);
-  // Runs everything due at `now`. Callbacks may add and cancel timers; one added with a time that is due already waits
-  // for the next Advance, so a callback that re-arms itself cannot hang the loop.
+  // Runs everything due at `now`. Callbacks may add and cancel timers; one added with a time that
+  // is due already waits for the next Advance, so a callback that re-arms itself cannot hang the
+  // loop.
   void Advance(absl::Time now);
   // The time of the next timer, or InfiniteFuture.
   absl::Time NextDue() const;

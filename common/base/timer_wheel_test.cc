@@ -1,8 +1,8 @@
 #include "base/timer_wheel.h"
 
-#include <vector>
-
 #include <gtest/gtest.h>
+
+#include <vector>
 
 namespace sluice {
 namespace {

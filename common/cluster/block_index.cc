@@ -5,7 +5,8 @@
 namespace sluice::cluster {
 
 BlockIndex::WorkerNumber BlockIndex::NumberOf(const WorkerId& worker) {
-  const auto [it, inserted] = numbers_.try_emplace(worker, static_cast<WorkerNumber>(workers_.size()));
+  const auto [it, inserted] =
+      numbers_.try_emplace(worker, static_cast<WorkerNumber>(workers_.size()));
   if (inserted) {
     workers_.emplace_back();
     workers_.back().id = worker;
@@ -13,7 +14,8 @@ BlockIndex::WorkerNumber BlockIndex::NumberOf(const WorkerId& worker) {
   return it->second;
 }
 
-BlockIndex::Applied BlockIndex::ApplyChanges(const WorkerId& worker, Incarnation incarnation, uint64_t first_sequence,
+BlockIndex::Applied BlockIndex::ApplyChanges(const WorkerId& worker, Incarnation incarnation,
+                                             uint64_t first_sequence,
                                              absl::Span<const kv::BlockChange> changes) {
   MutexLock lock(mutex_);
   const WorkerNumber number = NumberOf(worker);
@@ -48,8 +50,8 @@ BlockIndex::Applied BlockIndex::ApplyChanges(const WorkerId& worker, Incarnation
   return Applied::kOk;
 }
 
-void BlockIndex::ApplySnapshot(const WorkerId& worker, Incarnation incarnation, uint64_t last_sequence,
-                               absl::Span<const kv::BlockChange> blocks) {
+void BlockIndex::ApplySnapshot(const WorkerId& worker, Incarnation incarnation,
+                               uint64_t last_sequence, absl::Span<const kv::BlockChange> blocks) {
   MutexLock lock(mutex_);
   const WorkerNumber number = NumberOf(worker);
   Forget(number);
@@ -136,7 +138,8 @@ void BlockIndex::Forget(WorkerNumber worker) {
 
 bool BlockIndex::Holds(kv::BlockKey key, WorkerNumber worker) const {
   const auto found = blocks_.find(key);
-  return found != blocks_.end() && std::find(found->second.begin(), found->second.end(), worker) != found->second.end();
+  return found != blocks_.end() &&
+         std::find(found->second.begin(), found->second.end(), worker) != found->second.end();
 }
 
 }  // namespace sluice::cluster

@@ -21,16 +21,19 @@ struct WorkerHit {
   uint32_t blocks = 0;
 };
 
-// Soft state: rebuilt from snapshots, lost without harm. Thread-safe; lookups take one lock and touch only the asked keys.
+// Soft state: rebuilt from snapshots, lost without harm. Thread-safe; lookups take one lock and
+// touch only the asked keys.
 class BlockIndex {
  public:
-  // At most `blocks_max` (block, worker) pairs are kept; events beyond that are counted and forgotten.
+  // At most `blocks_max` (block, worker) pairs are kept; events beyond that are counted and
+  // forgotten.
   explicit BlockIndex(size_t blocks_max) : blocks_max_(blocks_max) {}
 
   enum class Applied {
     kOk,
     kStale,         // of an older incarnation, or numbers seen before: ignored
-    kNeedSnapshot,  // numbers are missing, or the worker is unknown: ask for a snapshot, ignore events until it comes
+    kNeedSnapshot,  // numbers are missing, or the worker is unknown: ask for a snapshot, ignore
+                    // events until it comes
   };
   // `first_sequence` is the number of changes[0]; numbers are consecutive.
   Applied ApplyChanges(const WorkerId& worker, Incarnation incarnation, uint64_t first_sequence,
@@ -40,7 +43,8 @@ class BlockIndex {
                      absl::Span<const kv::BlockChange> blocks);
   void RemoveWorker(const WorkerId& worker);
 
-  // Workers that hold keys[0], with the length of the run of leading keys each holds, longest first.
+  // Workers that hold keys[0], with the length of the run of leading keys each holds, longest
+  // first.
   std::vector<WorkerHit> Lookup(absl::Span<const kv::BlockKey> keys) const;
 
   struct Stats {
@@ -71,7 +75,8 @@ class BlockIndex {
   mutable Mutex mutex_;
   absl::flat_hash_map<WorkerId, WorkerNumber> numbers_ SLUICE_GUARDED_BY(mutex_);
   std::vector<WorkerRecord> workers_ SLUICE_GUARDED_BY(mutex_);
-  absl::flat_hash_map<kv::BlockKey, absl::InlinedVector<WorkerNumber, 2>> blocks_ SLUICE_GUARDED_BY(mutex_);
+  absl::flat_hash_map<kv::BlockKey, absl::InlinedVector<WorkerNumber, 2>> blocks_
+      SLUICE_GUARDED_BY(mutex_);
   Stats stats_ SLUICE_GUARDED_BY(mutex_);
 };
 

@@ -1,9 +1,9 @@
 #include "cluster/block_index.h"
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <thread>
-
-#include <gtest/gtest.h>
 
 #include "base/random.h"
 
@@ -97,7 +97,8 @@ TEST(BlockIndex, ReadersAndWritersRunTogether) {
       SeededRandom random(w);
       for (uint64_t sequence = 1; sequence < 2000; ++sequence) {
         const uint64_t key = 1 + random.Below(4);
-        const std::vector<kv::BlockChange> change = {random.Below(2) == 0 ? Stored(key) : Gone(key)};
+        const std::vector<kv::BlockChange> change = {random.Below(2) == 0 ? Stored(key)
+                                                                          : Gone(key)};
         ASSERT_EQ(index.ApplyChanges(id, kFirst, sequence, change), Applied::kOk);
       }
     });

@@ -4,7 +4,8 @@
 
 namespace sluice::cluster {
 
-bool Directory::ApplyView(uint64_t version, std::vector<Update> workers, std::vector<WorkerId>* lost) {
+bool Directory::ApplyView(uint64_t version, std::vector<Update> workers,
+                          std::vector<WorkerId>* lost) {
   if (version <= version_) return false;
   version_ = version;
   absl::flat_hash_map<WorkerId, Entry> next;
@@ -32,7 +33,8 @@ bool Directory::ApplyView(uint64_t version, std::vector<Update> workers, std::ve
   return true;
 }
 
-void Directory::ReportLoad(const WorkerId& worker, Incarnation incarnation, const LoadReport& load) {
+void Directory::ReportLoad(const WorkerId& worker, Incarnation incarnation,
+                           const LoadReport& load) {
   const auto found = entries_.find(worker);
   if (found == entries_.end() || found->second.state.description.incarnation != incarnation) return;
   found->second.state.load = load;

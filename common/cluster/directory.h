@@ -1,4 +1,5 @@
-// The workers a router may use: what they are, how loaded they are, and whether they are trusted just now.
+// The workers a router may use: what they are, how loaded they are, and whether they are trusted
+// just now.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ namespace sluice::cluster {
 
 enum class Role { kPrefill, kDecode, kBoth };
 
-// What a worker says about itself when it registers. A change of incarnation makes it a new worker of the same name.
+// What a worker says about itself when it registers. A change of incarnation makes it a new worker
+// of the same name.
 struct WorkerDescription {
   WorkerId id;
   Incarnation incarnation;
@@ -81,19 +83,22 @@ class Directory {
     bool ready = false;
     bool draining = false;
   };
-  // Replaces the view of the cluster. Views older than the last are ignored (returns false). Workers that are gone or have a new
-  // incarnation since are returned in `*lost`: their calls are dead.
+  // Replaces the view of the cluster. Views older than the last are ignored (returns false).
+  // Workers that are gone or have a new incarnation since are returned in `*lost`: their calls are
+  // dead.
   bool ApplyView(uint64_t version, std::vector<Update> workers, std::vector<WorkerId>* lost);
   // The manager that numbers the views was replaced; its first view is taken whatever its version.
   void ResetVersion() { version_ = 0; }
 
   void ReportLoad(const WorkerId& worker, Incarnation incarnation, const LoadReport& load);
-  // Books work on a worker until Finished takes it off again. `tokens` of prompt for prefill, of context for decode.
+  // Books work on a worker until Finished takes it off again. `tokens` of prompt for prefill, of
+  // context for decode.
   void Sent(const WorkerId& worker, bool prefill, uint64_t tokens);
   void Finished(const WorkerId& worker, bool prefill, uint64_t tokens);
 
   void RecordSuccess(const WorkerId& worker);
-  // Only failures that speak against the worker: unreachable, internal, broken stream. Not refusals for lack of room.
+  // Only failures that speak against the worker: unreachable, internal, broken stream. Not refusals
+  // for lack of room.
   void RecordFailure(const WorkerId& worker);
 
   // Null when unknown.

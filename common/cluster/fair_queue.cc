@@ -35,12 +35,14 @@ void FairQueue::Finished(Ticket ticket) {
 }
 
 void FairQueue::StartNext() {
-  if (starting_) return;  // a start callback that ends its request at once: the loop below goes on by itself
+  if (starting_)
+    return;  // a start callback that ends its request at once: the loop below goes on by itself
   starting_ = true;
   while (running_ < options_.running_max && !waiting_.empty()) {
     Tenant* best = nullptr;
     for (auto& [name, tenant] : tenants_) {
-      if (!tenant.tickets.empty() && (best == nullptr || tenant.finish_tag < best->finish_tag)) best = &tenant;
+      if (!tenant.tickets.empty() && (best == nullptr || tenant.finish_tag < best->finish_tag))
+        best = &tenant;
     }
     const Ticket ticket = PickOf(*best);
     const auto found = waiting_.find(ticket);

@@ -1,4 +1,5 @@
-// Whose request goes next: weighted fair queueing over tenants in tokens, priorities inside a tenant, ageing.
+// Whose request goes next: weighted fair queueing over tenants in tokens, priorities inside a
+// tenant, ageing.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +19,21 @@
 namespace sluice::cluster {
 
 struct FairQueueOptions {
-  size_t waiting_max = 1024;         // over all tenants
-  size_t running_max = 256;          // requests let through and not finished
-  size_t tenants_max = 100000;       // tenants remembered
+  size_t waiting_max = 1024;    // over all tenants
+  size_t running_max = 256;     // requests let through and not finished
+  size_t tenants_max = 100000;  // tenants remembered
   // Waiting this long raises a request by one priority inside its tenant.
   absl::Duration ageing = absl::Seconds(5);
 };
 
-// Start-time fair queueing (Goyal, Vin, Cheng 1996) with tokens as the cost: over any interval in which tenants have requests
-// waiting, each gets service in proportion to its weight, to within one request.
-// Owned by the router's loop.
+// Start-time fair queueing (Goyal, Vin, Cheng 1996) with tokens as the cost: over any interval in
+// which tenants have requests waiting, each gets service in proportion to its weight, to within one
+// request. Owned by the router's loop.
 class FairQueue {
  public:
   using Ticket = uint64_t;
-  FairQueue(const Clock& clock, const FairQueueOptions& options) : clock_(clock), options_(options) {}
+  FairQueue(const Clock& clock, const FairQueueOptions& options)
+      : clock_(clock), options_(options) {}
 
   struct Request {
     TenantId tenant;
@@ -43,7 +45,8 @@ class FairQueue {
   };
   // Errors: RESOURCE_EXHAUSTED when waiting_max is reached.
   absl::StatusOr<Ticket> Enqueue(Request request);
-  // Leaves the queue, or ends a started request. Exactly once per ticket; unknown tickets are ignored.
+  // Leaves the queue, or ends a started request. Exactly once per ticket; unknown tickets are
+  // ignored.
   void Finished(Ticket ticket);
   // True when a request that comes now would have to wait.
   bool Busy() const { return running_ >= options_.running_max || !waiting_.empty(); }

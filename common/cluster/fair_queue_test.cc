@@ -1,9 +1,9 @@
 #include "cluster/fair_queue.h"
 
+#include <gtest/gtest.h>
+
 #include <map>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "base/random.h"
 
@@ -19,8 +19,10 @@ class FairQueueTest : public testing::Test {
     queue_ = std::make_unique<FairQueue>(clock_, options);
     return *queue_;
   }
-  absl::StatusOr<FairQueue::Ticket> Add(const std::string& tenant, uint64_t tokens, double weight = 1, int priority = 0) {
-    return queue_->Enqueue({TenantId(tenant), weight, priority, tokens, [this, tenant, tokens](FairQueue::Ticket ticket) {
+  absl::StatusOr<FairQueue::Ticket> Add(const std::string& tenant, uint64_t tokens,
+                                        double weight = 1, int priority = 0) {
+    return queue_->Enqueue({TenantId(tenant), weight, priority, tokens,
+                            [this, tenant, tokens](FairQueue::Ticket ticket) {
                               started_.push_back(ticket);
                               served_[tenant] += tokens;
                             }});

@@ -22,15 +22,16 @@ struct Candidate {
 
 class Placer {
  public:
-  Placer(const PlacementOptions& options, const PlacementQuery& query, absl::Span<const WorkerState> workers)
+  Placer(const PlacementOptions& options, const PlacementQuery& query,
+         absl::Span<const WorkerState> workers)
       : options_(options), query_(query), workers_(workers) {}
 
   std::vector<Candidate> Candidates(bool ignore_breakers) const {
     std::vector<Candidate> all;
     for (const WorkerState& decode : workers_) {
-      if (!decode.CanDecode() || !WhyNot(decode, query_.decode_numerics, ignore_breakers).empty()) continue;
-      if (options_.split != SplitMode::kAlways && decode.CanPrefill() &&
-          MayRunLocally(decode)) {
+      if (!decode.CanDecode() || !WhyNot(decode, query_.decode_numerics, ignore_breakers).empty())
+        continue;
+      if (options_.split != SplitMode::kAlways && decode.CanPrefill() && MayRunLocally(decode)) {
         all.push_back(Cost(nullptr, decode));
       }
       if (options_.split == SplitMode::kNever) continue;
@@ -48,7 +49,8 @@ class Placer {
 
   // Empty when the worker may be used.
   std::string WhyNot(const WorkerState& worker, Id128 numerics, bool ignore_breakers) const {
-    if (!query_.model.empty() && worker.description.model != query_.model) return "serves another model";
+    if (!query_.model.empty() && worker.description.model != query_.model)
+      return "serves another model";
     if (worker.draining) return "draining";
     if (!worker.ready) return "not ready";
     if (worker.breaker_open && !ignore_breakers) return "breaker open after failures";
@@ -56,19 +58,23 @@ class Placer {
     if (std::find(excluded.begin(), excluded.end(), worker.description.id) != excluded.end()) {
       return "failed this request";
     }
-    if (!numerics.IsZero() && worker.description.numerics_id != numerics) return "other numerics than the stream began with";
+    if (!numerics.IsZero() && worker.description.numerics_id != numerics)
+      return "other numerics than the stream began with";
     return "";
   }
 
  private:
-  // A stream that began split continues byte for byte on one worker only if that one has both numerics.
+  // A stream that began split continues byte for byte on one worker only if that one has both
+  // numerics.
   bool MayRunLocally(const WorkerState& worker) const {
-    return query_.prefill_numerics.IsZero() || worker.description.numerics_id == query_.prefill_numerics;
+    return query_.prefill_numerics.IsZero() ||
+           worker.description.numerics_id == query_.prefill_numerics;
   }
 
   uint32_t CachedTokens(const WorkerState& worker) const {
     for (const WorkerHit& hit : query_.hits) {
-      if (hit.worker == worker.description.id && hit.incarnation == worker.description.incarnation) {
+      if (hit.worker == worker.description.id &&
+          hit.incarnation == worker.description.incarnation) {
         // At least one token is always computed.
         const uint64_t tokens = uint64_t{hit.blocks} * worker.description.page_tokens;
         return static_cast<uint32_t>(std::min<uint64_t>(tokens, query_.prompt_tokens - 1));
@@ -82,18 +88,25 @@ class Placer {
     c.prefill = prefill;
     c.decode = &decode;
     const WorkerState& computer = prefill == nullptr ? decode : *prefill;
-    const double rate = computer.load.prefill_tokens_per_s > 0 ? computer.load.prefill_tokens_per_s
-                                                               : options_.default_prefill_tokens_per_s;
+    const double rate = computer.load.prefill_tokens_per_s > 0
+                            ? computer.load.prefill_tokens_per_s
+                            : options_.default_prefill_tokens_per_s;
     c.cached_tokens = CachedTokens(computer);
     c.compute_ms = 1e3 * (query_.prompt_tokens - c.cached_tokens) / rate;
-    // The report and our own book of sent work overlap: the larger of the two is nearer the truth than their sum.
-    c.queue_ms = 1e3 * static_cast<double>(std::max(computer.load.prefill_tokens, computer.sent_prefill_tokens)) / rate;
+    // The report and our own book of sent work overlap: the larger of the two is nearer the truth
+    // than their sum.
+    c.queue_ms =
+        1e3 *
+        static_cast<double>(std::max(computer.load.prefill_tokens, computer.sent_prefill_tokens)) /
+        rate;
     if (prefill != nullptr) {
-      const double moved = query_.prompt_tokens - std::min(CachedTokens(decode), query_.prompt_tokens);
+      const double moved =
+          query_.prompt_tokens - std::min(CachedTokens(decode), query_.prompt_tokens);
       c.transfer_ms = 1e3 * moved * static_cast<double>(decode.description.kv_bytes_per_token) /
                       options_.transfer_bytes_per_s;
     }
-    const double step_ms = decode.load.decode_step_ms > 0 ? decode.load.decode_step_ms : options_.default_decode_step_ms;
+    const double step_ms = decode.load.decode_step_ms > 0 ? decode.load.decode_step_ms
+                                                          : options_.default_decode_step_ms;
     const double running = std::max(decode.load.running, decode.sent_requests);
     // Every running stream makes the others' steps a little longer; a local prompt delays them all.
     c.decode_ms = step_ms * running + 1e3 * query_.emitted_tokens / rate;
@@ -105,8 +118,9 @@ class Placer {
   // Grows steeply as the pool fills, so that a nearly full worker is taken only when all are.
   double PressureMs(const WorkerState& decode) const {
     if (decode.load.pages_total == 0 || decode.description.page_tokens == 0) return 0;
-    const double wanted = static_cast<double>(query_.prompt_tokens + query_.emitted_tokens + query_.output_tokens) /
-                          decode.description.page_tokens;
+    const double wanted =
+        static_cast<double>(query_.prompt_tokens + query_.emitted_tokens + query_.output_tokens) /
+        decode.description.page_tokens;
     const double room = static_cast<double>(decode.load.pages_free + decode.load.pages_cached);
     if (wanted > room) return 60e3;
     const double used = 1 - (room - wanted) / static_cast<double>(decode.load.pages_total);
@@ -118,8 +132,10 @@ class Placer {
   const absl::Span<const WorkerState> workers_;
 };
 
-// Under kAuto: short uncached prompts stay local when a local worker exists, whatever the small differences in cost.
-void KeepShortPromptsLocal(const PlacementOptions& options, const PlacementQuery& query, std::vector<Candidate>* all) {
+// Under kAuto: short uncached prompts stay local when a local worker exists, whatever the small
+// differences in cost.
+void KeepShortPromptsLocal(const PlacementOptions& options, const PlacementQuery& query,
+                           std::vector<Candidate>* all) {
   if (options.split != SplitMode::kAuto) return;
   const auto short_local = [&](const Candidate& c) {
     return c.prefill == nullptr && query.prompt_tokens - c.cached_tokens < options.local_tokens_max;
@@ -129,15 +145,18 @@ void KeepShortPromptsLocal(const PlacementOptions& options, const PlacementQuery
 }
 
 bool IsAffine(const PlacementQuery& query, const Candidate& c) {
-  if (query.affine_decode.value().empty() || c.decode->description.id != query.affine_decode) return false;
+  if (query.affine_decode.value().empty() || c.decode->description.id != query.affine_decode)
+    return false;
   return c.prefill == nullptr ? query.affine_prefill.value().empty()
                               : c.prefill->description.id == query.affine_prefill;
 }
 
 }  // namespace
 
-absl::StatusOr<PlacementDecision> Place(const PlacementOptions& options, const PlacementQuery& query,
-                                        absl::Span<const WorkerState> workers, RandomSource& random) {
+absl::StatusOr<PlacementDecision> Place(const PlacementOptions& options,
+                                        const PlacementQuery& query,
+                                        absl::Span<const WorkerState> workers,
+                                        RandomSource& random) {
   const Placer placer(options, query, workers);
   std::vector<Candidate> all = placer.Candidates(false);
   if (all.empty()) all = placer.Candidates(true);
@@ -145,12 +164,17 @@ absl::StatusOr<PlacementDecision> Place(const PlacementOptions& options, const P
     std::string reasons;
     for (const WorkerState& worker : workers) {
       const std::string why = placer.WhyNot(worker, {}, true);
-      absl::StrAppend(&reasons, "; ", worker.description.id.value(), ": ", why.empty() ? absl::StrCat("no partner of equal page layout ", worker.description.layout) : why);
+      absl::StrAppend(
+          &reasons, "; ", worker.description.id.value(), ": ",
+          why.empty() ? absl::StrCat("no partner of equal page layout ", worker.description.layout)
+                      : why);
     }
-    return absl::UnavailableError(absl::StrCat("no worker can take the request (", workers.size(), " known", reasons, ")"));
+    return absl::UnavailableError(
+        absl::StrCat("no worker can take the request (", workers.size(), " known", reasons, ")"));
   }
   KeepShortPromptsLocal(options, query, &all);
-  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.total() < b.total(); });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.total() < b.total(); });
 
   const double best = all.front().total();
   const Candidate* chosen = nullptr;

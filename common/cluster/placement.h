@@ -53,9 +53,12 @@ struct PlacementDecision {
   uint32_t predicted_cached_tokens = 0;
 };
 
-// Errors: UNAVAILABLE when no usable worker or pair exists, saying why each was ruled out (role, readiness, draining, breaker,
-// layout, exclusion). A breaker is ignored when it would rule out the last candidates.
-absl::StatusOr<PlacementDecision> Place(const PlacementOptions& options, const PlacementQuery& query,
-                                        absl::Span<const WorkerState> workers, RandomSource& random);
+// Errors: UNAVAILABLE when no usable worker or pair exists, saying why each was ruled out (role,
+// readiness, draining, breaker, layout, exclusion). A breaker is ignored when it would rule out the
+// last candidates.
+absl::StatusOr<PlacementDecision> Place(const PlacementOptions& options,
+                                        const PlacementQuery& query,
+                                        absl::Span<const WorkerState> workers,
+                                        RandomSource& random);
 
 }  // namespace sluice::cluster

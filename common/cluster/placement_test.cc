@@ -1,9 +1,9 @@
 #include "cluster/placement.h"
 
-#include <map>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <map>
 
 namespace sluice::cluster {
 namespace {
@@ -74,7 +74,8 @@ TEST_F(PlacementTest, PairsMustShareTheLayout) {
   workers_[2].description.layout_hash = workers_[3].description.layout_hash = {7, 7};
   const auto decision = Run();
   EXPECT_EQ(decision.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(decision.status().message()), testing::HasSubstr("no partner of equal page layout"));
+  EXPECT_THAT(std::string(decision.status().message()),
+              testing::HasSubstr("no partner of equal page layout"));
 }
 
 TEST_F(PlacementTest, ExcludedDrainingAndBrokenWorkersAreAvoided) {

@@ -16,21 +16,25 @@ using request::SampledToken;
 // Forwards events of one attempt; those of a flow or attempt that is over go nowhere.
 class RequestFlow::PrefillListener final : public handoff::PrefillEvents {
  public:
-  PrefillListener(std::weak_ptr<RequestFlow> flow, uint32_t attempt) : flow_(std::move(flow)), attempt_(attempt) {}
+  PrefillListener(std::weak_ptr<RequestFlow> flow, uint32_t attempt)
+      : flow_(std::move(flow)), attempt_(attempt) {}
   void OnStarted(uint32_t cached_tokens) override {
     if (auto flow = Live()) flow->OnPrefillStarted(cached_tokens);
   }
   void OnFirstToken(const SampledToken& token, FinishReason finish) override {
     if (auto flow = Live()) flow->OnFirstToken(token, finish);
   }
-  void OnEnd(const absl::Status& status, const engine::SequenceStats& stats, uint64_t transferred_bytes) override {
+  void OnEnd(const absl::Status& status, const engine::SequenceStats& stats,
+             uint64_t transferred_bytes) override {
     if (auto flow = Live()) flow->OnPrefillEnd(status, stats, transferred_bytes);
   }
 
  private:
   std::shared_ptr<RequestFlow> Live() const {
     auto flow = flow_.lock();
-    return flow != nullptr && flow->attempt_.number == attempt_ && flow->attempt_.prefill_call ? flow : nullptr;
+    return flow != nullptr && flow->attempt_.number == attempt_ && flow->attempt_.prefill_call
+               ? flow
+               : nullptr;
   }
   const std::weak_ptr<RequestFlow> flow_;
   const uint32_t attempt_;
@@ -38,8 +42,10 @@ class RequestFlow::PrefillListener final : public handoff::PrefillEvents {
 
 class RequestFlow::DecodeListener final : public handoff::DecodeEvents {
  public:
-  DecodeListener(std::weak_ptr<RequestFlow> flow, uint32_t attempt) : flow_(std::move(flow)), attempt_(attempt) {}
-  void OnStarted(uint32_t held_tokens, uint64_t /*transferred_bytes*/, absl::string_view /*transport*/) override {
+  DecodeListener(std::weak_ptr<RequestFlow> flow, uint32_t attempt)
+      : flow_(std::move(flow)), attempt_(attempt) {}
+  void OnStarted(uint32_t held_tokens, uint64_t /*transferred_bytes*/,
+                 absl::string_view /*transport*/) override {
     if (auto flow = Live()) {
       if (!flow->attempt_.decision.split) flow->OnPrefillStarted(held_tokens);
       flow->OnDecodeStarted();
@@ -55,13 +61,16 @@ class RequestFlow::DecodeListener final : public handoff::DecodeEvents {
  private:
   std::shared_ptr<RequestFlow> Live() const {
     auto flow = flow_.lock();
-    return flow != nullptr && flow->attempt_.number == attempt_ && flow->attempt_.decode_call ? flow : nullptr;
+    return flow != nullptr && flow->attempt_.number == attempt_ && flow->attempt_.decode_call
+               ? flow
+               : nullptr;
   }
   const std::weak_ptr<RequestFlow> flow_;
   const uint32_t attempt_;
 };
 
-std::shared_ptr<RequestFlow> RequestFlow::Create(FlowEnvironment& environment, FlowSpec spec, FlowEvents& events) {
+std::shared_ptr<RequestFlow> RequestFlow::Create(FlowEnvironment& environment, FlowSpec spec,
+                                                 FlowEvents& events) {
   return std::shared_ptr<RequestFlow>(new RequestFlow(environment, std::move(spec), events));
 }
 
@@ -83,8 +92,9 @@ void RequestFlow::Start() {
     deadline_timer_ = env_.loop.RunAt(spec_.context.deadline, [weak = weak_from_this()] {
       if (auto flow = weak.lock()) {
         flow->deadline_timer_ = kNoTimer;
-        flow->End(absl::DeadlineExceededError(absl::StrCat("the deadline passed in phase ", PhaseName(flow->phase_),
-                                                           " after ", flow->emitted_.size(), " tokens")));
+        flow->End(absl::DeadlineExceededError(absl::StrCat("the deadline passed in phase ",
+                                                           PhaseName(flow->phase_), " after ",
+                                                           flow->emitted_.size(), " tokens")));
       }
     });
   }
@@ -96,9 +106,11 @@ void RequestFlow::Finish(const absl::Status& status) { End(status); }
 void RequestFlow::OnWorkerLost(const WorkerId& worker) {
   if (IsTerminal(phase_) || attempt_.number == 0) return;
   // The prefill worker is of no more use once the pages are verified and its token is here.
-  const bool prefill_busy = phase_ < Phase::kPrefilling || attempt_.prefill_call.has_value();  // before: its credit is awaited
+  const bool prefill_busy = phase_ < Phase::kPrefilling ||
+                            attempt_.prefill_call.has_value();  // before: its credit is awaited
   const bool prefill_matters = prefill_busy && (!attempt_.prompt_ready || emitted_.empty());
-  if (attempt_.decision.decode == worker || (attempt_.decision.prefill == worker && prefill_matters)) {
+  if (attempt_.decision.decode == worker ||
+      (attempt_.decision.prefill == worker && prefill_matters)) {
     Fail(worker, absl::UnavailableError(absl::StrCat("worker ", worker.value(), " is gone")),
          MoveCause::kWorkerLost);
   }
@@ -109,7 +121,8 @@ void RequestFlow::PlaceAgain() {
   query.model = spec_.model;
   query.prompt_tokens = static_cast<uint32_t>(spec_.prompt.size());
   query.emitted_tokens = tokens_emitted();
-  query.output_tokens = spec_.sampling.max_tokens - std::min(spec_.sampling.max_tokens, tokens_emitted());
+  query.output_tokens =
+      spec_.sampling.max_tokens - std::min(spec_.sampling.max_tokens, tokens_emitted());
   query.excluded = excluded_;
   query.affine_prefill = spec_.affine_prefill;
   query.affine_decode = spec_.affine_decode;
@@ -133,7 +146,8 @@ void RequestFlow::OnPlacement(absl::StatusOr<PlacementDecision> decision) {
 void RequestFlow::StartAttempt(PlacementDecision decision) {
   const WorkerState* decode = env_.directory.Find(decision.decode);
   const WorkerState* prefill = decision.split ? env_.directory.Find(decision.prefill) : decode;
-  if (decode == nullptr || prefill == nullptr) return WaitForRoom(absl::UnavailableError("the placed worker left"));
+  if (decode == nullptr || prefill == nullptr)
+    return WaitForRoom(absl::UnavailableError("the placed worker left"));
   SetPhase(Phase::kPlaced);
   attempt_ = Attempt();
   attempt_.number = ++dispatches_;
@@ -153,7 +167,8 @@ void RequestFlow::StartAttempt(PlacementDecision decision) {
   }
   attempt_.prefill_booked = attempt_.decision.split;
   attempt_.decode_booked = true;
-  if (attempt_.decision.split) env_.directory.Sent(attempt_.decision.prefill, true, spec_.prompt.size());
+  if (attempt_.decision.split)
+    env_.directory.Sent(attempt_.decision.prefill, true, spec_.prompt.size());
   env_.directory.Sent(attempt_.decision.decode, false, spec_.prompt.size());
   if (!attempt_.decision.split) return StartLocal();
 
@@ -177,8 +192,9 @@ void RequestFlow::StartLocal() {
   call.emitted = emitted_;
   call.sampling = spec_.sampling;
   SetPhase(Phase::kPrefilling);
-  attempt_.decode_call = env_.client.StartDecode(
-      attempt_.decision.decode, std::move(call), std::make_unique<DecodeListener>(weak_from_this(), attempt_.number));
+  attempt_.decode_call =
+      env_.client.StartDecode(attempt_.decision.decode, std::move(call),
+                              std::make_unique<DecodeListener>(weak_from_this(), attempt_.number));
 }
 
 void RequestFlow::OnCredit(uint32_t attempt, WorkerId worker, absl::StatusOr<LeaseId> credit) {
@@ -193,7 +209,8 @@ void RequestFlow::OnCredit(uint32_t attempt, WorkerId worker, absl::StatusOr<Lea
 
 void RequestFlow::ReservePages() {
   const WorkerState* holder = env_.directory.Find(attempt_.decision.prefill);
-  if (holder == nullptr) return Fail(attempt_.decision.prefill, absl::UnavailableError("the prefill worker left"));
+  if (holder == nullptr)
+    return Fail(attempt_.decision.prefill, absl::UnavailableError("the prefill worker left"));
   handoff::ReserveCall call;
   call.context = spec_.context;
   call.context.attempt = attempt_.number;
@@ -213,7 +230,8 @@ void RequestFlow::ReservePages() {
                           return;
                         }
                         Id128 id;
-                        if (grant.ok() && Id128::FromBytes(grant->lease_id(), &id)) client->Release(worker, LeaseId(id));
+                        if (grant.ok() && Id128::FromBytes(grant->lease_id(), &id))
+                          client->Release(worker, LeaseId(id));
                       });
 }
 
@@ -225,7 +243,9 @@ void RequestFlow::OnGrant(uint32_t attempt, WorkerId worker, absl::StatusOr<v1::
     return;
   }
   if (!grant.ok()) return Fail(worker, grant.status());
-  if (!granted) return Fail(worker, absl::InternalError("the decode worker returned a grant without a lease id"));
+  if (!granted)
+    return Fail(worker,
+                absl::InternalError("the decode worker returned a grant without a lease id"));
   SetPhase(Phase::kReserved);
   attempt_.lease = LeaseId(id);
   StartSplit(*std::move(grant));
@@ -248,21 +268,24 @@ void RequestFlow::StartSplit(v1::Grant grant) {
   SetPhase(Phase::kPrefilling);
   // From here on the calls own credit and reservation.
   attempt_.credit.reset();
-  attempt_.decode_call = env_.client.StartDecode(
-      attempt_.decision.decode, std::move(decode), std::make_unique<DecodeListener>(weak_from_this(), attempt_.number));
-  attempt_.prefill_call =
-      env_.client.StartPrefill(attempt_.decision.prefill, std::move(prefill),
-                               std::make_unique<PrefillListener>(weak_from_this(), attempt_.number));
+  attempt_.decode_call =
+      env_.client.StartDecode(attempt_.decision.decode, std::move(decode),
+                              std::make_unique<DecodeListener>(weak_from_this(), attempt_.number));
+  attempt_.prefill_call = env_.client.StartPrefill(
+      attempt_.decision.prefill, std::move(prefill),
+      std::make_unique<PrefillListener>(weak_from_this(), attempt_.number));
 }
 
 void RequestFlow::OnPrefillStarted(uint32_t cached_tokens) {
-  // What a later attempt finds cached was computed by an earlier one: only the first report is the user's hit.
+  // What a later attempt finds cached was computed by an earlier one: only the first report is the
+  // user's hit.
   if (summary_.attempts == 1) summary_.usage.cached_tokens = cached_tokens;
 }
 
 void RequestFlow::OnFirstToken(const SampledToken& token, FinishReason finish) {
   if (!emitted_.empty()) {
-    return Fail(attempt_.decision.prefill, absl::InternalError("the prefill worker sampled a token that the client has"));
+    return Fail(attempt_.decision.prefill,
+                absl::InternalError("the prefill worker sampled a token that the client has"));
   }
   auto early = std::exchange(attempt_.early, {});
   Emit(token, finish);
@@ -281,9 +304,12 @@ void RequestFlow::OnPrefillEnd(const absl::Status& status, const engine::Sequenc
   Unbook(true);
   summary_.transferred_bytes += transferred_bytes;
   if (summary_.attempts > 1) summary_.usage.recomputed_tokens += stats.computed_tokens;
-  if (attempt_.decode_gave_up) return Fail(attempt_.decision.decode, absl::Status(*attempt_.decode_gave_up));
-  // Once the pages are verified elsewhere and the first token is here, the prefill worker has nothing left to say.
-  if (!status.ok() && (!attempt_.prompt_ready || emitted_.empty())) Fail(attempt_.decision.prefill, status);
+  if (attempt_.decode_gave_up)
+    return Fail(attempt_.decision.decode, absl::Status(*attempt_.decode_gave_up));
+  // Once the pages are verified elsewhere and the first token is here, the prefill worker has
+  // nothing left to say.
+  if (!status.ok() && (!attempt_.prompt_ready || emitted_.empty()))
+    Fail(attempt_.decision.prefill, status);
 }
 
 void RequestFlow::OnDecodeStarted() {
@@ -300,18 +326,22 @@ void RequestFlow::OnDecodeToken(uint32_t position, const SampledToken& token, Fi
   if (emitted_.empty() && attempt_.decision.split) {
     // The first token is still on its way from the prefill worker.
     if (position != next + 1) {
-      return Fail(attempt_.decision.decode, absl::InternalError(absl::StrCat("token ", position, " where ", next + 1, " was due")));
+      return Fail(
+          attempt_.decision.decode,
+          absl::InternalError(absl::StrCat("token ", position, " where ", next + 1, " was due")));
     }
     // However late the first token is, what waits for it is bounded by what the client asked for.
     if (position >= spec_.sampling.max_tokens) {
-      return Fail(attempt_.decision.decode, absl::InternalError(absl::StrCat("token ", position, " of a stream of at most ",
-                                                                             spec_.sampling.max_tokens)));
+      return Fail(attempt_.decision.decode,
+                  absl::InternalError(absl::StrCat("token ", position, " of a stream of at most ",
+                                                   spec_.sampling.max_tokens)));
     }
     attempt_.early.emplace_back(token, finish);
     return;
   }
   if (position != next) {
-    return Fail(attempt_.decision.decode, absl::InternalError(absl::StrCat("token ", position, " where ", next, " was due")));
+    return Fail(attempt_.decision.decode,
+                absl::InternalError(absl::StrCat("token ", position, " where ", next, " was due")));
   }
   Emit(token, finish);
 }
@@ -326,7 +356,8 @@ void RequestFlow::OnDecodeEnd(const absl::Status& status, const engine::Sequence
   }
   if (!status.ok()) return Fail(attempt_.decision.decode, status);
   // Its last token may be waiting for the first one of the prefill worker.
-  if (attempt_.early.empty()) Fail(attempt_.decision.decode, absl::InternalError("the stream ended without a finish"));
+  if (attempt_.early.empty())
+    Fail(attempt_.decision.decode, absl::InternalError("the stream ended without a finish"));
 }
 
 void RequestFlow::Emit(const SampledToken& token, FinishReason finish) {
@@ -367,8 +398,9 @@ void RequestFlow::Fail(const WorkerId& worker, const absl::Status& status, MoveC
     --summary_.attempts;  // a refusal costs nothing
     return WaitForRoom(status);
   }
-  SLUICE_LOG(kInfo) << "attempt failed" << Field("request", spec_.context.request) << Field("attempt", attempt)
-                    << Field("worker", worker) << Field("tokens", emitted_.size()) << Field("status", status.ToString());
+  SLUICE_LOG(kInfo) << "attempt failed" << Field("request", spec_.context.request)
+                    << Field("attempt", attempt) << Field("worker", worker)
+                    << Field("tokens", emitted_.size()) << Field("status", status.ToString());
   if (kind == FailureKind::kSuspect) env_.directory.RecordFailure(worker);
   // A second failure in a row that speaks against nobody may be the pair's: try another worker.
   if (kind == FailureKind::kSuspect || failures_ > 0) excluded_.push_back(worker);
@@ -396,8 +428,8 @@ void RequestFlow::WaitForRoom(const absl::Status& status) {
 }
 
 void RequestFlow::DropAttempt() {
-  // Resetting first makes callbacks deaf: what the dropped calls still say is of no interest, and a lost worker fails an attempt
-  // once.
+  // Resetting first makes callbacks deaf: what the dropped calls still say is of no interest, and a
+  // lost worker fails an attempt once.
   attempt_.number = 0;
   const auto prefill_call = std::exchange(attempt_.prefill_call, std::nullopt);
   const auto decode_call = std::exchange(attempt_.decode_call, std::nullopt);
@@ -414,7 +446,8 @@ void RequestFlow::DropAttempt() {
 
 void RequestFlow::Unbook(bool prefill) {
   if (!std::exchange(prefill ? attempt_.prefill_booked : attempt_.decode_booked, false)) return;
-  env_.directory.Finished(prefill ? attempt_.decision.prefill : attempt_.decision.decode, prefill, spec_.prompt.size());
+  env_.directory.Finished(prefill ? attempt_.decision.prefill : attempt_.decision.decode, prefill,
+                          spec_.prompt.size());
 }
 
 void RequestFlow::GiveUp(GaveUp why, const absl::Status& last_failure) {
@@ -432,7 +465,9 @@ void RequestFlow::End(const absl::Status& status) {
     env_.directory.RecordSuccess(attempt_.decision.decode);
     if (attempt_.decision.split) env_.directory.RecordSuccess(attempt_.decision.prefill);
   }
-  SetPhase(status.ok() ? Phase::kDone : absl::IsCancelled(status) ? Phase::kCancelled : Phase::kFailed);
+  SetPhase(status.ok()                 ? Phase::kDone
+           : absl::IsCancelled(status) ? Phase::kCancelled
+                                       : Phase::kFailed);
   summary_.usage.prompt_tokens = static_cast<uint32_t>(spec_.prompt.size());
   summary_.usage.completion_tokens = tokens_emitted();
   summary_.workers_tried = static_cast<uint32_t>(tried_.size());
@@ -440,7 +475,8 @@ void RequestFlow::End(const absl::Status& status) {
 }
 
 void RequestFlow::SetPhase(Phase phase) {
-  SLUICE_DCHECK(phase == phase_ || MayFollow(phase_, phase)) << PhaseName(phase_) << " -> " << PhaseName(phase);
+  SLUICE_DCHECK(phase == phase_ || MayFollow(phase_, phase))
+      << PhaseName(phase_) << " -> " << PhaseName(phase);
   if (emitted_.empty()) LeavePhase();
   phase_ = phase;
 }

@@ -1,5 +1,6 @@
-// The way of one sequence through the cluster: place, admit, reserve, prefill, decode, and again elsewhere when something fails.
-// A state machine without I/O of its own; it runs unchanged in the router and in the simulation.
+// The way of one sequence through the cluster: place, admit, reserve, prefill, decode, and again
+// elsewhere when something fails. A state machine without I/O of its own; it runs unchanged in the
+// router and in the simulation.
 #pragma once
 
 #include <array>
@@ -79,17 +80,21 @@ class FlowEvents {
  public:
   virtual ~FlowEvents() = default;
   // The first dispatch: which numerics the stream has from here on.
-  virtual void OnPlaced(const PlacementDecision& decision, Id128 prefill_numerics, Id128 decode_numerics) = 0;
-  // Positions are consecutive from 0 whatever happened behind; the last token carries the finish reason.
-  virtual void OnToken(uint32_t position, const request::SampledToken& token, request::FinishReason finish) = 0;
+  virtual void OnPlaced(const PlacementDecision& decision, Id128 prefill_numerics,
+                        Id128 decode_numerics) = 0;
+  // Positions are consecutive from 0 whatever happened behind; the last token carries the finish
+  // reason.
+  virtual void OnToken(uint32_t position, const request::SampledToken& token,
+                       request::FinishReason finish) = 0;
   // Exactly once, last. OK only after a token with a finish reason. When the summary says that the
   // flow gave up, `status` is the last failure as a worker or its connection reported it.
   virtual void OnDone(const absl::Status& status, const FlowSummary& summary) = 0;
 };
 
 // Places one query; production asks the cache-manager first. `done` runs on the loop, later.
-using PlaceFunction = absl::AnyInvocable<void(const PlacementQuery& query, const FlowSpec& spec,
-                                              absl::AnyInvocable<void(absl::StatusOr<PlacementDecision>)> done)>;
+using PlaceFunction =
+    absl::AnyInvocable<void(const PlacementQuery& query, const FlowSpec& spec,
+                            absl::AnyInvocable<void(absl::StatusOr<PlacementDecision>)> done)>;
 
 // What all flows of a router share. Everything must outlive the flows.
 struct FlowEnvironment {
@@ -106,7 +111,8 @@ struct FlowEnvironment {
 class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
  public:
   // `events` must outlive the flow's OnDone.
-  static std::shared_ptr<RequestFlow> Create(FlowEnvironment& environment, FlowSpec spec, FlowEvents& events);
+  static std::shared_ptr<RequestFlow> Create(FlowEnvironment& environment, FlowSpec spec,
+                                             FlowEvents& events);
   ~RequestFlow();
 
   void Start();
@@ -131,11 +137,13 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
     std::optional<handoff::CallId> decode_call;
     bool prefill_booked = false;
     bool decode_booked = false;
-    // The decode worker gave up before the first token was here: either the prefill worker withdrew because the stream ends with
-    // that token, or the attempt has failed. What the prefill worker says next decides.
+    // The decode worker gave up before the first token was here: either the prefill worker withdrew
+    // because the stream ends with that token, or the attempt has failed. What the prefill worker
+    // says next decides.
     std::optional<absl::Status> decode_gave_up;
     bool prompt_ready = false;  // pages verified, or being computed where they are decoded
-    // Tokens of the decode worker that overtook the first token of the prefill worker; fewer than max_tokens.
+    // Tokens of the decode worker that overtook the first token of the prefill worker; fewer than
+    // max_tokens.
     std::vector<std::pair<request::SampledToken, request::FinishReason>> early;
   };
   class PrefillListener;
@@ -153,9 +161,11 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
 
   void OnPrefillStarted(uint32_t cached_tokens);
   void OnFirstToken(const request::SampledToken& token, request::FinishReason finish);
-  void OnPrefillEnd(const absl::Status& status, const engine::SequenceStats& stats, uint64_t transferred_bytes);
+  void OnPrefillEnd(const absl::Status& status, const engine::SequenceStats& stats,
+                    uint64_t transferred_bytes);
   void OnDecodeStarted();
-  void OnDecodeToken(uint32_t position, const request::SampledToken& token, request::FinishReason finish);
+  void OnDecodeToken(uint32_t position, const request::SampledToken& token,
+                     request::FinishReason finish);
   void OnDecodeEnd(const absl::Status& status, const engine::SequenceStats& stats);
 
   void Emit(const request::SampledToken& token, request::FinishReason finish);
@@ -186,7 +196,8 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
   Id128 prefill_numerics_;
   Id128 decode_numerics_;
   FlowSummary summary_;
-  uint32_t dispatches_ = 0;  // numbers attempts; unlike summary_.attempts it counts refused ones too
+  uint32_t dispatches_ =
+      0;  // numbers attempts; unlike summary_.attempts it counts refused ones too
   absl::Status last_failure_;
   absl::Time waiting_since_ = absl::InfiniteFuture();
   absl::Time phase_since_;

@@ -1,8 +1,8 @@
 // What happens when workers fail, refuse or are missing.
-#include "cluster/request_flow_test_support.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "cluster/request_flow_test_support.h"
 
 namespace sluice::cluster {
 namespace {
@@ -35,7 +35,8 @@ TEST_F(RequestFlowTest, APrefillFailureBeforeTheFirstTokenIsRetriedElsewhere) {
   ASSERT_EQ(client_.prefills.size(), 2u);
   EXPECT_NE(client_.prefills[1].worker, first);
   EXPECT_GT(client_.prefills[1].call.context.attempt, client_.prefills[0].call.context.attempt);
-  client_.decodes[0].events->OnToken(1, Token(66), FinishReason::kNone);  // late, of the first attempt
+  client_.decodes[0].events->OnToken(1, Token(66),
+                                     FinishReason::kNone);  // late, of the first attempt
   Serve(8);
   EXPECT_EQ(events_.tokens, AllTokens());
   EXPECT_EQ(events_.summary.attempts, 2u);
@@ -56,7 +57,8 @@ TEST_F(RequestFlowTest, EverythingThatADeadWorkerHeldIsRetried) {
   }
   world_.RunFor(absl::ZeroDuration());
   ASSERT_EQ(client_.prefills.size(), kFlows);
-  for (size_t i = 0; i < kFlows; ++i) client_.prefills[i].events->OnEnd(absl::UnavailableError("connection reset"), {}, 0);
+  for (size_t i = 0; i < kFlows; ++i)
+    client_.prefills[i].events->OnEnd(absl::UnavailableError("connection reset"), {}, 0);
   world_.RunFor(absl::Seconds(1));
   for (const RecordingEvents& each : events) EXPECT_FALSE(each.done) << each.status;
   EXPECT_EQ(client_.prefills.size(), 2 * kFlows);

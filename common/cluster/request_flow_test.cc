@@ -1,8 +1,8 @@
 // Undisturbed streams, the order in which two workers are heard, and the client that ends early.
-#include "cluster/request_flow_test_support.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "cluster/request_flow_test_support.h"
 
 namespace sluice::cluster {
 namespace {
@@ -11,7 +11,8 @@ TEST_F(RequestFlowTest, TokensOfBothWorkersFormOneStream) {
   auto flow = Start();
   ASSERT_EQ(client_.prefills.size(), 1u);
   EXPECT_EQ(client_.reserves[0].second.holder, Incarnation(1));
-  EXPECT_EQ(client_.prefills[0].call.grant.lease_id(), client_.decodes[0].call.lease->value().ToBytes());
+  EXPECT_EQ(client_.prefills[0].call.grant.lease_id(),
+            client_.decodes[0].call.lease->value().ToBytes());
   Serve(8);
   EXPECT_TRUE(events_.done);
   EXPECT_TRUE(events_.status.ok());
@@ -35,7 +36,8 @@ TEST_F(RequestFlowTest, AWholeStreamMayOvertakeItsFirstToken) {
   auto flow = Start();
   client_.decodes[0].events->OnStarted(0, 0, "test");
   for (uint32_t p = 1; p < 1000; ++p) {
-    client_.decodes[0].events->OnToken(p, Token(7), p == 999 ? FinishReason::kLength : FinishReason::kNone);
+    client_.decodes[0].events->OnToken(p, Token(7),
+                                       p == 999 ? FinishReason::kLength : FinishReason::kNone);
   }
   client_.decodes[0].events->OnEnd(absl::OkStatus(), {});
   EXPECT_TRUE(events_.tokens.empty());
@@ -50,7 +52,8 @@ TEST_F(RequestFlowTest, ADecodeWorkerThatSendsMoreThanWasAskedForIsAtFault) {
   auto flow = Start();
   const WorkerId worker = client_.decodes[0].worker;
   client_.decodes[0].events->OnStarted(0, 0, "test");
-  for (uint32_t p = 1; p <= 8; ++p) client_.decodes[0].events->OnToken(p, Token(7), FinishReason::kNone);
+  for (uint32_t p = 1; p <= 8; ++p)
+    client_.decodes[0].events->OnToken(p, Token(7), FinishReason::kNone);
   world_.RunFor(absl::Seconds(1));
   ASSERT_EQ(client_.decodes.size(), 2u);
   EXPECT_NE(client_.decodes[1].worker, worker);
@@ -69,7 +72,8 @@ TEST_F(RequestFlowTest, AStreamThatEndsWithItsFirstTokenCancelsTheRest) {
 
 TEST_F(RequestFlowTest, ADecodeWorkerThatHearsOfTheEndFirstIsNoFailure) {
   auto flow = Start();
-  client_.decodes[0].events->OnEnd(absl::AbortedError("the holder withdrew: the stream ended with its first token"), {});
+  client_.decodes[0].events->OnEnd(
+      absl::AbortedError("the holder withdrew: the stream ended with its first token"), {});
   EXPECT_FALSE(events_.done);
   client_.prefills[0].events->OnFirstToken(Token(2), FinishReason::kStop);
   EXPECT_TRUE(events_.done && events_.status.ok());
@@ -133,7 +137,8 @@ TEST_F(RequestFlowTest, TheDeadlineEndsAStream) {
   Serve(2);
   world_.RunFor(absl::Seconds(4));
   EXPECT_TRUE(absl::IsDeadlineExceeded(events_.status));
-  EXPECT_THAT(std::string(events_.status.message()), ::testing::HasSubstr("STREAMING after 2 tokens"));
+  EXPECT_THAT(std::string(events_.status.message()),
+              ::testing::HasSubstr("STREAMING after 2 tokens"));
   ExpectNothingHeld();
 }
 

@@ -1,4 +1,5 @@
-// A scripted cluster for tests of the flow: each says what workers answer, and checks what the client sees and what is given back.
+// A scripted cluster for tests of the flow: each says what workers answer, and checks what the
+// client sees and what is given back.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,9 +37,12 @@ class ScriptedClient final : public WorkerClient {
 
   void Admit(const WorkerId& worker, const handoff::CallContext&, uint32_t,
              absl::AnyInvocable<void(absl::StatusOr<LeaseId>)> done) override {
-    absl::StatusOr<LeaseId> credit = next_admit.ok() ? absl::StatusOr<LeaseId>(NewLease(credits)) : next_admit;
+    absl::StatusOr<LeaseId> credit =
+        next_admit.ok() ? absl::StatusOr<LeaseId>(NewLease(credits)) : next_admit;
     admits.push_back(worker);
-    auto answer = [done = std::move(done), credit = std::move(credit)]() mutable { done(std::move(credit)); };
+    auto answer = [done = std::move(done), credit = std::move(credit)]() mutable {
+      done(std::move(credit));
+    };
     if (hold_admits) return held_admits.push_back(std::move(answer));
     loop_.Post(std::move(answer));
   }
@@ -52,7 +56,8 @@ class ScriptedClient final : public WorkerClient {
       grant->set_lease_id(NewLease(leases).value().ToBytes());
     }
     reserves.emplace_back(worker, std::move(call));
-    loop_.Post([done = std::move(done), grant = std::move(grant)]() mutable { done(std::move(grant)); });
+    loop_.Post(
+        [done = std::move(done), grant = std::move(grant)]() mutable { done(std::move(grant)); });
   }
   void Release(const WorkerId&, LeaseId lease) override { leases.erase(lease.value()); }
   handoff::CallId StartPrefill(const WorkerId& worker, handoff::PrefillCall call,
@@ -128,7 +133,9 @@ class RequestFlowTest : public ::testing::Test {
       Directory::Update update;
       update.description.id = WorkerId(name);
       update.description.incarnation = Incarnation(1);
-      update.description.role = name[0] == 'p' ? Role::kPrefill : name[0] == 'd' ? Role::kDecode : Role::kBoth;
+      update.description.role = name[0] == 'p'   ? Role::kPrefill
+                                : name[0] == 'd' ? Role::kDecode
+                                                 : Role::kBoth;
       update.description.page_tokens = 32;
       update.ready = true;
       view.push_back(update);
@@ -171,10 +178,13 @@ class RequestFlowTest : public ::testing::Test {
     EXPECT_TRUE(client_.leases.empty() || !client_.decodes.empty());
     for (const WorkerState& worker : directory_.Workers()) {
       EXPECT_EQ(worker.sent_requests, 0u) << worker.description.id;
-      EXPECT_EQ(worker.sent_prefill_tokens + worker.sent_decode_tokens, 0u) << worker.description.id;
+      EXPECT_EQ(worker.sent_prefill_tokens + worker.sent_decode_tokens, 0u)
+          << worker.description.id;
     }
   }
-  static std::vector<request::TokenId> AllTokens() { return {100, 101, 102, 103, 104, 105, 106, 107}; }
+  static std::vector<request::TokenId> AllTokens() {
+    return {100, 101, 102, 103, 104, 105, 106, 107};
+  }
 
   sluice::testing::SimWorld world_;
   Loop& loop_ = world_.AddLoop("router");
@@ -187,13 +197,19 @@ class RequestFlowTest : public ::testing::Test {
   RetryOptions retry_;
   RetryBudget budget_{retry_};
   PlacementOptions placement_;
-  FlowEnvironment env_{loop_, client_, directory_, random_, budget_, retry_,
-                       [this](const PlacementQuery& query, const FlowSpec&, auto done) {
-                         auto decision = Place(placement_, query, directory_.Workers(), random_);
-                         loop_.Post([done = std::move(done), decision = std::move(decision)]() mutable {
-                           done(std::move(decision));
-                         });
-                       }};
+  FlowEnvironment env_{
+      loop_,
+      client_,
+      directory_,
+      random_,
+      budget_,
+      retry_,
+      [this](const PlacementQuery& query, const FlowSpec&, auto done) {
+        auto decision = Place(placement_, query, directory_.Workers(), random_);
+        loop_.Post([done = std::move(done), decision = std::move(decision)]() mutable {
+          done(std::move(decision));
+        });
+      }};
   RecordingEvents events_;
 };
 

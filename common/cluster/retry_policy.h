@@ -19,33 +19,38 @@ struct RetryOptions {
   absl::Duration backoff_max = absl::Seconds(1);
   // Longest wait for a worker with room.
   absl::Duration queue_wait_max = absl::Seconds(30);
-  // Retries may be this share of requests, over a reserve of budget_burst. The reserve covers what a worker that dies holds before
-  // the first token: all of it fails at once, and is worth another try.
+  // Retries may be this share of requests, over a reserve of budget_burst. The reserve covers what
+  // a worker that dies holds before the first token: all of it fails at once, and is worth another
+  // try.
   double budget_ratio = 0.1;
   double budget_burst = 256;
 };
 
 enum class FailureKind {
-  kFinal,     // the request itself is at fault, or its time is over
-  kNoRoom,    // refused for lack of room: wait and place again; speaks against nobody
-  kRetry,     // worth another try; the worker is not at fault
-  kSuspect,   // worth another try elsewhere; speaks against the worker
+  kFinal,    // the request itself is at fault, or its time is over
+  kNoRoom,   // refused for lack of room: wait and place again; speaks against nobody
+  kRetry,    // worth another try; the worker is not at fault
+  kSuspect,  // worth another try elsewhere; speaks against the worker
 };
 
 // What the status of a call to a worker means for the request.
 inline FailureKind Classify(const absl::Status& status) {
   switch (status.code()) {
-    case absl::StatusCode::kResourceExhausted: return FailureKind::kNoRoom;
+    case absl::StatusCode::kResourceExhausted:
+      return FailureKind::kNoRoom;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
     case absl::StatusCode::kDataLoss:
-    case absl::StatusCode::kUnimplemented: return FailureKind::kSuspect;
+    case absl::StatusCode::kUnimplemented:
+      return FailureKind::kSuspect;
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kCancelled:  // by the worker: it drains, or its peer gave up
     case absl::StatusCode::kNotFound:   // the reservation lapsed before it was asked for
-    case absl::StatusCode::kFailedPrecondition: return FailureKind::kRetry;
-    default: return FailureKind::kFinal;
+    case absl::StatusCode::kFailedPrecondition:
+      return FailureKind::kRetry;
+    default:
+      return FailureKind::kFinal;
   }
 }
 
@@ -99,7 +104,8 @@ inline MoveCause MoveCauseOf(const absl::Status& status) {
   }
 }
 
-// Shared by all requests of a router, so that retries cannot multiply an overload. Owned by the router's loop.
+// Shared by all requests of a router, so that retries cannot multiply an overload. Owned by the
+// router's loop.
 class RetryBudget {
  public:
   explicit RetryBudget(const RetryOptions& options)
@@ -119,9 +125,11 @@ class RetryBudget {
 };
 
 // Full jitter over an exponentially growing range.
-inline absl::Duration Backoff(const RetryOptions& options, uint32_t failures, RandomSource& random) {
+inline absl::Duration Backoff(const RetryOptions& options, uint32_t failures,
+                              RandomSource& random) {
   const absl::Duration cap =
-      std::min(options.backoff_max, options.backoff_min * static_cast<double>(1u << std::min(failures, 16u)));
+      std::min(options.backoff_max,
+               options.backoff_min * static_cast<double>(1u << std::min(failures, 16u)));
   return options.backoff_min / 2 + random.Unit() * cap;
 }
 

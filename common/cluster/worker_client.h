@@ -1,5 +1,5 @@
-// How a router talks to workers: the calls of handoff::Worker, across whatever lies between. Production speaks gRPC, the
-// simulation a simulated network.
+// How a router talks to workers: the calls of handoff::Worker, across whatever lies between.
+// Production speaks gRPC, the simulation a simulated network.
 #pragma once
 
 #include <memory>
@@ -11,13 +11,14 @@
 
 namespace sluice::cluster {
 
-// Owned by the router's loop; every callback and event runs on that loop, none from within the call that caused it.
-// A worker that cannot be reached ends calls with UNAVAILABLE.
+// Owned by the router's loop; every callback and event runs on that loop, none from within the call
+// that caused it. A worker that cannot be reached ends calls with UNAVAILABLE.
 class WorkerClient {
  public:
   virtual ~WorkerClient() = default;
 
-  virtual void Admit(const WorkerId& worker, const handoff::CallContext& context, uint32_t prompt_tokens,
+  virtual void Admit(const WorkerId& worker, const handoff::CallContext& context,
+                     uint32_t prompt_tokens,
                      absl::AnyInvocable<void(absl::StatusOr<LeaseId>)> done) = 0;
   virtual void ReturnCredit(const WorkerId& worker, LeaseId credit) = 0;
   virtual void Reserve(const WorkerId& worker, handoff::ReserveCall call,

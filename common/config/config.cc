@@ -36,7 +36,8 @@ constexpr FieldRule kRules[] = {
     {"ModelSource", "served_name"},
     {"EngineConfig", "kernels", "auto", 0, 0, "auto|reference|avx2|avx512"},
     {"EngineConfig", "threads", "", 1, 256},
-    {"EngineConfig", "kv_format", "auto", 0, 0, "auto|f32|bf16|gqa_fp8|gqa_fp8c|gqa_int8c|mla_fp8|mla_fp8_656"},
+    {"EngineConfig", "kv_format", "auto", 0, 0,
+     "auto|f32|bf16|gqa_fp8|gqa_fp8c|gqa_int8c|mla_fp8|mla_fp8_656"},
     {"EngineConfig", "kv_centre"},
     {"EngineConfig", "page_tokens", "", 16, 256},
     {"EngineConfig", "kv_pool_mib", "1024", 1, 1048576},
@@ -109,27 +110,34 @@ const FieldRule* RuleOf(const FieldDescriptor& field) {
 
 bool IsSet(const Message& message, const FieldDescriptor& field) {
   const auto& reflection = *message.GetReflection();
-  return field.is_repeated() ? reflection.FieldSize(message, &field) > 0 : reflection.HasField(message, &field);
+  return field.is_repeated() ? reflection.FieldSize(message, &field) > 0
+                             : reflection.HasField(message, &field);
 }
 
 // Fills in the default of one field and checks its value.
 absl::Status Complete(const FieldDescriptor& field, const std::string& path, Message* message) {
   const FieldRule* rule = RuleOf(field);
-  if (rule == nullptr) return absl::InternalError(absl::StrCat("config: no rule for ", field.full_name()));
+  if (rule == nullptr)
+    return absl::InternalError(absl::StrCat("config: no rule for ", field.full_name()));
   if (!IsSet(*message, field) && *rule->fallback != '\0') {
     SLUICE_RETURN_IF_ERROR(MergeOverride(absl::StrCat(field.name(), "=", rule->fallback), message));
   }
   if (!IsSet(*message, field)) return absl::OkStatus();
   const auto& reflection = *message->GetReflection();
   switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_UINT32: return CheckNumber(*rule, path, reflection.GetUInt32(*message, &field));
-    case FieldDescriptor::CPPTYPE_UINT64: return CheckNumber(*rule, path, reflection.GetUInt64(*message, &field));
-    case FieldDescriptor::CPPTYPE_STRING: break;
-    default: return absl::OkStatus();
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return CheckNumber(*rule, path, reflection.GetUInt32(*message, &field));
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return CheckNumber(*rule, path, reflection.GetUInt64(*message, &field));
+    case FieldDescriptor::CPPTYPE_STRING:
+      break;
+    default:
+      return absl::OkStatus();
   }
   if (!field.is_repeated()) return CheckText(*rule, path, reflection.GetString(*message, &field));
   for (int i = 0; i < reflection.FieldSize(*message, &field); ++i) {
-    SLUICE_RETURN_IF_ERROR(CheckText(*rule, path, reflection.GetRepeatedString(*message, &field, i)));
+    SLUICE_RETURN_IF_ERROR(
+        CheckText(*rule, path, reflection.GetRepeatedString(*message, &field, i)));
   }
   return absl::OkStatus();
 }
@@ -140,7 +148,8 @@ absl::Status CompleteAll(const std::string& prefix, Message* message) {
     const FieldDescriptor& field = *descriptor->field(i);
     const std::string path = prefix + field.name();
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      SLUICE_RETURN_IF_ERROR(CompleteAll(path + ".", message->GetReflection()->MutableMessage(message, &field)));
+      SLUICE_RETURN_IF_ERROR(
+          CompleteAll(path + ".", message->GetReflection()->MutableMessage(message, &field)));
     } else {
       SLUICE_RETURN_IF_ERROR(Complete(field, path, message));
     }
@@ -157,18 +166,21 @@ absl::Status Read(const Sources& sources, Message* message) {
     }
     SLUICE_RETURN_IF_ERROR(MergeYaml(text.str(), sources.file, message));
   }
-  for (const std::string& assignment : sources.overrides) SLUICE_RETURN_IF_ERROR(MergeOverride(assignment, message));
+  for (const std::string& assignment : sources.overrides)
+    SLUICE_RETURN_IF_ERROR(MergeOverride(assignment, message));
   return CompleteAll("", message);
 }
 
 absl::Status CheckAddress(absl::string_view path, const std::string& address) {
   const size_t colon = address.rfind(':');
   uint32_t port = 0;
-  if (address.empty() || (colon != std::string::npos && colon > 0 &&
-                          absl::SimpleAtoi(absl::string_view(address).substr(colon + 1), &port) && port <= 65535)) {
+  if (address.empty() ||
+      (colon != std::string::npos && colon > 0 &&
+       absl::SimpleAtoi(absl::string_view(address).substr(colon + 1), &port) && port <= 65535)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(path, " is \"", address, "\"; it must be host:port, for example 127.0.0.1:0"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " is \"", address, "\"; it must be host:port, for example 127.0.0.1:0"));
 }
 
 void SetIfEmpty(std::string* text, absl::string_view value) {
@@ -181,16 +193,18 @@ absl::Status CheckTls(const v1::TlsConfig& tls) {
                                                       {"ca_file", tls.ca_file().empty()}};
   for (const auto& [name, missing] : files) {
     if (missing != files[0].second) {
-      return absl::InvalidArgumentError(absl::StrCat("service.tls.", missing ? name : files[0].first,
-                                                     " is missing; set cert_file, key_file and ca_file, or none of them"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("service.tls.", missing ? name : files[0].first,
+                       " is missing; set cert_file, key_file and ca_file, or none of them"));
     }
   }
   return absl::OkStatus();
 }
 
 // Names and addresses that depend on the service.
-absl::Status CompleteService(absl::string_view name, absl::string_view listen, absl::string_view metrics,
-                             absl::string_view admin, v1::ServiceConfig* service) {
+absl::Status CompleteService(absl::string_view name, absl::string_view listen,
+                             absl::string_view metrics, absl::string_view admin,
+                             v1::ServiceConfig* service) {
   SetIfEmpty(service->mutable_name(), name);
   SetIfEmpty(service->mutable_listen(), listen);
   SetIfEmpty(service->mutable_metrics_listen(), metrics);
@@ -209,7 +223,8 @@ std::string NameOfModel(absl::string_view path) {
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
   path.remove_prefix(path.rfind('/') + 1);
   for (absl::string_view extension : {".gguf", ".safetensors"}) {
-    if (path.size() > extension.size() && path.substr(path.size() - extension.size()) == extension) {
+    if (path.size() > extension.size() &&
+        path.substr(path.size() - extension.size()) == extension) {
       path.remove_suffix(extension.size());
     }
   }
@@ -220,7 +235,8 @@ std::string HostOf(const std::string& address) { return address.substr(0, addres
 
 // Pages take the way that the service's certificates and addresses suggest.
 void CompleteTransport(const v1::ServiceConfig& service, v1::TransportConfig* transport) {
-  if (transport->backends().empty()) transport->add_backends(service.tls().cert_file().empty() ? "ucx-shm" : "tls");
+  if (transport->backends().empty())
+    transport->add_backends(service.tls().cert_file().empty() ? "ucx-shm" : "tls");
   if (transport->listen().empty()) {
     const std::string host = HostOf(service.listen());
     transport->set_listen(absl::StrCat(host == "localhost" ? "127.0.0.1" : host, ":0"));
@@ -234,9 +250,10 @@ absl::Status CheckTransport(const v1::TransportConfig& transport) {
   for (const std::string& backend : transport.backends()) {
     const bool by_network = backend == "ucx-tcp" || backend == "ucx-rdma";
     if (by_network && !transport.trusted_network()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("transport.backends names ", backend, ", which accepts anybody's messages; set ",
-                       "transport.trusted_network: true if only your own machines reach this network, or remove it"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "transport.backends names ", backend, ", which accepts anybody's messages; set ",
+          "transport.trusted_network: true if only your own machines reach this network, or remove "
+          "it"));
     }
   }
   return absl::OkStatus();
@@ -249,15 +266,17 @@ absl::Span<const FieldRule> AllRules() { return kRules; }
 absl::StatusOr<v1::WorkerConfig> LoadWorkerConfig(const Sources& sources, absl::string_view role) {
   v1::WorkerConfig config;
   SLUICE_RETURN_IF_ERROR(Read(sources, &config));
-  SLUICE_RETURN_IF_ERROR(CompleteService(role, kAnyPort, kAnyPort, kAnyPort, config.mutable_service()));
+  SLUICE_RETURN_IF_ERROR(
+      CompleteService(role, kAnyPort, kAnyPort, kAnyPort, config.mutable_service()));
   SetIfEmpty(config.mutable_role(), role);
   if (config.model().path().empty()) {
-    return absl::InvalidArgumentError("model.path is missing; give a GGUF file, a model folder or \"toy\"");
+    return absl::InvalidArgumentError(
+        "model.path is missing; give a GGUF file, a model folder or \"toy\"");
   }
   SetIfEmpty(config.mutable_model()->mutable_served_name(), NameOfModel(config.model().path()));
   if (config.engine().page_tokens() % 16 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("engine.page_tokens is ", config.engine().page_tokens(), "; it must be a multiple of 16"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "engine.page_tokens is ", config.engine().page_tokens(), "; it must be a multiple of 16"));
   }
   CompleteTransport(config.service(), config.mutable_transport());
   SLUICE_RETURN_IF_ERROR(CheckTransport(config.transport()));
@@ -268,18 +287,23 @@ absl::StatusOr<v1::WorkerConfig> LoadWorkerConfig(const Sources& sources, absl::
 absl::StatusOr<v1::RouterConfig> LoadRouterConfig(const Sources& sources) {
   v1::RouterConfig config;
   SLUICE_RETURN_IF_ERROR(Read(sources, &config));
-  SLUICE_RETURN_IF_ERROR(
-      CompleteService("router", "127.0.0.1:8081", "127.0.0.1:8082", "127.0.0.1:8083", config.mutable_service()));
+  SLUICE_RETURN_IF_ERROR(CompleteService("router", "127.0.0.1:8081", "127.0.0.1:8082",
+                                         "127.0.0.1:8083", config.mutable_service()));
   SLUICE_RETURN_IF_ERROR(CheckAddress("http_listen", config.http_listen()));
   SLUICE_RETURN_IF_ERROR(CheckAddress("cache_manager", config.cache_manager()));
-  for (const std::string& worker : config.workers()) SLUICE_RETURN_IF_ERROR(CheckAddress("workers", worker));
+  for (const std::string& worker : config.workers())
+    SLUICE_RETURN_IF_ERROR(CheckAddress("workers", worker));
   if (config.cache_manager().empty() && config.workers().empty()) {
-    return absl::InvalidArgumentError("neither cache_manager nor workers is set; the router needs one to find its workers");
+    return absl::InvalidArgumentError(
+        "neither cache_manager nor workers is set; the router needs one to find its workers");
   }
-  if (config.no_auth() && (config.service().insecure_listen_anywhere() || config.insecure_clients_anywhere())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "no_auth and ", config.insecure_clients_anywhere() ? "insecure_clients_anywhere" : "service.insecure_listen_anywhere",
-        " are both true: everybody could use this router; drop one of them"));
+  if (config.no_auth() &&
+      (config.service().insecure_listen_anywhere() || config.insecure_clients_anywhere())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no_auth and ",
+                     config.insecure_clients_anywhere() ? "insecure_clients_anywhere"
+                                                        : "service.insecure_listen_anywhere",
+                     " are both true: everybody could use this router; drop one of them"));
   }
   return config;
 }
@@ -287,7 +311,8 @@ absl::StatusOr<v1::RouterConfig> LoadRouterConfig(const Sources& sources) {
 absl::StatusOr<v1::CacheManagerConfig> LoadCacheManagerConfig(const Sources& sources) {
   v1::CacheManagerConfig config;
   SLUICE_RETURN_IF_ERROR(Read(sources, &config));
-  SLUICE_RETURN_IF_ERROR(CompleteService("cache-manager", kAnyPort, kAnyPort, kAnyPort, config.mutable_service()));
+  SLUICE_RETURN_IF_ERROR(
+      CompleteService("cache-manager", kAnyPort, kAnyPort, kAnyPort, config.mutable_service()));
   return config;
 }
 

@@ -1,4 +1,5 @@
-// Configuration of the services: a YAML file and overrides become a checked message with every default filled in.
+// Configuration of the services: a YAML file and overrides become a checked message with every
+// default filled in.
 #pragma once
 
 #include <string>
@@ -17,8 +18,9 @@ struct Sources {
   std::vector<std::string> overrides;  // "path.to.field=value"
 };
 
-// Errors of all three: NOT_FOUND for a missing file; INVALID_ARGUMENT naming the setting, its value and what is allowed.
-// `role` ("prefill" or "decode") is the worker's binary; it gives the default of the field of that name.
+// Errors of all three: NOT_FOUND for a missing file; INVALID_ARGUMENT naming the setting, its value
+// and what is allowed. `role` ("prefill" or "decode") is the worker's binary; it gives the default
+// of the field of that name.
 absl::StatusOr<v1::WorkerConfig> LoadWorkerConfig(const Sources& sources, absl::string_view role);
 absl::StatusOr<v1::RouterConfig> LoadRouterConfig(const Sources& sources);
 absl::StatusOr<v1::CacheManagerConfig> LoadCacheManagerConfig(const Sources& sources);
@@ -30,7 +32,7 @@ struct FieldRule {
   const char* fallback = "";  // as YAML; empty: none, or one that depends on the service
   uint64_t min = 0;           // of numbers
   uint64_t max = 0;
-  const char* allowed = "";   // of texts and list items: "a|b|c"; empty: any
+  const char* allowed = "";  // of texts and list items: "a|b|c"; empty: any
 };
 absl::Span<const FieldRule> AllRules();
 

@@ -14,13 +14,15 @@ namespace sluice::config {
 namespace {
 
 std::string WriteFile(const std::string& text) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/", testing::UnitTest::GetInstance()->current_test_info()->name(),
-                                        ".yaml");
+  const std::string path =
+      absl::StrCat(testing::TempDir(), "/",
+                   testing::UnitTest::GetInstance()->current_test_info()->name(), ".yaml");
   std::ofstream(path) << text;
   return path;
 }
 
-absl::StatusOr<v1::WorkerConfig> Worker(const std::string& yaml, std::vector<std::string> overrides = {}) {
+absl::StatusOr<v1::WorkerConfig> Worker(const std::string& yaml,
+                                        std::vector<std::string> overrides = {}) {
   return LoadWorkerConfig({WriteFile(yaml), std::move(overrides)}, "decode");
 }
 
@@ -62,26 +64,32 @@ struct Bad {
 TEST(Config, EveryMistakeIsNamed) {
   const Bad cases[] = {
       {"model: {path: toy}\nengin: {}\n", ":2:1: engin is no setting; did you mean engine?"},
-      {"model: {path: toy}\nengine: {thread: 2}\n", "engine.thread is no setting; did you mean threads?"},
-      {"model: {path: toy}\nengine: {threads: many}\n", "engine.threads must be a whole number, 0 or more, not \"many\""},
+      {"model: {path: toy}\nengine: {thread: 2}\n",
+       "engine.thread is no setting; did you mean threads?"},
+      {"model: {path: toy}\nengine: {threads: many}\n",
+       "engine.threads must be a whole number, 0 or more, not \"many\""},
       {"model: {path: toy}\nengine: {threads: -1}\n", "engine.threads must be a whole number"},
       {"model: {path: toy}\nengine: {threads: 1.5}\n", "engine.threads must be a whole number"},
       {"model: {path: toy}\nengine: {threads: [1]}\n", "engine.threads must be a whole number"},
-      {"model: {path: toy}\nengine: {threads: 257}\n", "engine.threads is 257; it must be in 1..256"},
+      {"model: {path: toy}\nengine: {threads: 257}\n",
+       "engine.threads is 257; it must be in 1..256"},
       {"model: {path: toy}\nengine: {threads: 0}\n", "it must be in 1..256"},
       {"model: {path: toy}\nengine: {kv_format: fp4}\n",
        "it must be one of auto, f32, bf16, gqa_fp8, gqa_fp8c, gqa_int8c, mla_fp8, mla_fp8_656"},
       {"model: {path: toy}\nengine: {page_tokens: 33}\n", "must be a multiple of 16"},
       {"model: {path: toy}\nengine: 5\n", "engine must be a group of settings"},
       {"model: {path: toy}\nservice: {log_json: yes}\n", "must be true or false, not \"yes\""},
-      {"model: {path: toy}\nservice: {listen: \"8080\"}\n", "service.listen is \"8080\"; it must be host:port"},
+      {"model: {path: toy}\nservice: {listen: \"8080\"}\n",
+       "service.listen is \"8080\"; it must be host:port"},
       {"model: {path: toy}\nservice: {name: a, name: b}\n", "service.name is there twice"},
       {"model: {path: toy}\ntransport: {backends: ucx-shm}\n", "transport.backends must be a list"},
-      {"model: {path: toy}\ntransport: {backends: [rdma]}\n", "must be one of ucx-shm, ucx-rdma, ucx-tcp, tls, loopback"},
+      {"model: {path: toy}\ntransport: {backends: [rdma]}\n",
+       "must be one of ucx-shm, ucx-rdma, ucx-tcp, tls, loopback"},
       {"model: {path: toy}\ntransport: {backends: [ucx-tcp]}\n", "names ucx-tcp"},
       {"model: {path: toy}\ntransport: {backends: [ucx-shm, ucx-rdma]}\n", "names ucx-rdma"},
       {"model: {path: toy}\nservice: {tls: {cert_file: a}}\n", "service.tls.key_file is missing"},
-      {"model: {path: toy}\nservice: {tls: {cert_file: a, ca_file: b}}\n", "service.tls.key_file is missing"},
+      {"model: {path: toy}\nservice: {tls: {cert_file: a, ca_file: b}}\n",
+       "service.tls.key_file is missing"},
       {"model: {path: toy}\nservice: {tls: {ca_file: b}}\n", "service.tls.cert_file is missing"},
       {"engine: {threads: 2}\n", "model.path is missing"},
       {"model: {path: [\n", "yaml:"},
@@ -91,26 +99,35 @@ TEST(Config, EveryMistakeIsNamed) {
     const auto config = Worker(bad.yaml);
     ASSERT_FALSE(config.ok()) << bad.yaml;
     EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_TRUE(absl::StrContains(config.status().message(), bad.expected)) << config.status() << " lacks " << bad.expected;
+    EXPECT_TRUE(absl::StrContains(config.status().message(), bad.expected))
+        << config.status() << " lacks " << bad.expected;
   }
 }
 
 TEST(Config, BadOverridesAndMissingFiles) {
-  EXPECT_TRUE(absl::StrContains(LoadWorkerConfig({"", {"engine.threads"}}, "decode").status().message(), "path=value"));
-  EXPECT_TRUE(absl::StrContains(LoadWorkerConfig({"", {"engine.treads=2"}}, "decode").status().message(), "threads"));
-  EXPECT_TRUE(absl::StrContains(LoadWorkerConfig({"", {"model.path=toy", "role=router"}}, "decode").status().message(),
-                                "prefill, decode, both"));
-  EXPECT_EQ(LoadWorkerConfig({"/no/such/file.yaml", {}}, "decode").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(absl::StrContains(
+      LoadWorkerConfig({"", {"engine.threads"}}, "decode").status().message(), "path=value"));
+  EXPECT_TRUE(absl::StrContains(
+      LoadWorkerConfig({"", {"engine.treads=2"}}, "decode").status().message(), "threads"));
+  EXPECT_TRUE(absl::StrContains(
+      LoadWorkerConfig({"", {"model.path=toy", "role=router"}}, "decode").status().message(),
+      "prefill, decode, both"));
+  EXPECT_EQ(LoadWorkerConfig({"/no/such/file.yaml", {}}, "decode").status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST(Config, RouterRefusesOpenDoorsAndNeedsWorkers) {
   EXPECT_TRUE(LoadRouterConfig({"", {"cache_manager=127.0.0.1:1", "no_auth=true"}}).ok());
   EXPECT_TRUE(absl::StrContains(LoadRouterConfig({"", {}}).status().message(), "cache_manager"));
   EXPECT_TRUE(absl::StrContains(
-      LoadRouterConfig({"", {"workers=[127.0.0.1:1]", "no_auth=true", "insecure_clients_anywhere=true"}}).status().message(),
+      LoadRouterConfig(
+          {"", {"workers=[127.0.0.1:1]", "no_auth=true", "insecure_clients_anywhere=true"}})
+          .status()
+          .message(),
       "everybody"));
   EXPECT_TRUE(absl::StrContains(
-      LoadRouterConfig({"", {"workers=[127.0.0.1:1]", "no_auth=true", "service.insecure_listen_anywhere=true"}})
+      LoadRouterConfig(
+          {"", {"workers=[127.0.0.1:1]", "no_auth=true", "service.insecure_listen_anywhere=true"}})
           .status()
           .message(),
       "everybody"));
@@ -158,9 +175,11 @@ TEST(ConfigRules, EveryFieldHasOneRuleAndDefaultsAreInRange) {
       for (const FieldRule& rule : AllRules()) {
         if (message->name() != rule.message || field->name() != rule.field) continue;
         ++rules;
-        const bool number = field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_UINT32 ||
-                            field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_UINT64;
-        EXPECT_EQ(number, rule.max > 0) << field->full_name() << ": numbers, and only they, have a range";
+        const bool number =
+            field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_UINT32 ||
+            field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_UINT64;
+        EXPECT_EQ(number, rule.max > 0)
+            << field->full_name() << ": numbers, and only they, have a range";
       }
       EXPECT_EQ(rules, 1) << field->full_name();
     }

@@ -57,9 +57,11 @@ struct Place {
   }
   absl::Status Error(const YAML::Node& node, absl::string_view what) const {
     const YAML::Mark mark = node.Mark();
-    const std::string where =
-        mark.is_null() ? std::string(source) : absl::StrCat(source, ":", mark.line + 1, ":", mark.column + 1);
-    return absl::InvalidArgumentError(absl::StrCat(where, ": ", path, path.empty() ? "" : " ", what));
+    const std::string where = mark.is_null()
+                                  ? std::string(source)
+                                  : absl::StrCat(source, ":", mark.line + 1, ":", mark.column + 1);
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": ", path, path.empty() ? "" : " ", what));
   }
 };
 
@@ -67,17 +69,23 @@ absl::Status Merge(const YAML::Node& node, const Place& place, Message* message)
 
 const char* KindName(const FieldDescriptor& field) {
   switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_BOOL: return "true or false";
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return "true or false";
     case FieldDescriptor::CPPTYPE_UINT32:
-    case FieldDescriptor::CPPTYPE_UINT64: return "a whole number, 0 or more";
-    case FieldDescriptor::CPPTYPE_MESSAGE: return "a group of settings";
-    default: return "text";
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return "a whole number, 0 or more";
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return "a group of settings";
+    default:
+      return "text";
   }
 }
 
-absl::Status SetScalar(const YAML::Node& node, const Place& place, const FieldDescriptor& field, Message* message) {
+absl::Status SetScalar(const YAML::Node& node, const Place& place, const FieldDescriptor& field,
+                       Message* message) {
   const absl::Status wrong =
-      place.Error(node, absl::StrCat("must be ", KindName(field), node.IsScalar() ? ", not \"" + node.Scalar() + "\"" : ""));
+      place.Error(node, absl::StrCat("must be ", KindName(field),
+                                     node.IsScalar() ? ", not \"" + node.Scalar() + "\"" : ""));
   if (!node.IsScalar()) return wrong;
   const Reflection& reflection = *message->GetReflection();
   const std::string& text = node.Scalar();
@@ -104,16 +112,19 @@ absl::Status SetScalar(const YAML::Node& node, const Place& place, const FieldDe
       reflection.SetUInt64(message, &field, number64);
       return absl::OkStatus();
     default:
-      return absl::InternalError(absl::StrCat("config.proto: ", field.full_name(), " has a type that YAML cannot set"));
+      return absl::InternalError(
+          absl::StrCat("config.proto: ", field.full_name(), " has a type that YAML cannot set"));
   }
 }
 
-absl::Status SetField(const YAML::Node& node, const Place& place, const FieldDescriptor& field, Message* message) {
+absl::Status SetField(const YAML::Node& node, const Place& place, const FieldDescriptor& field,
+                      Message* message) {
   const Reflection& reflection = *message->GetReflection();
   if (field.is_repeated()) {
     if (!node.IsSequence()) return place.Error(node, "must be a list, for example [a, b]");
     reflection.ClearField(message, &field);
-    for (const YAML::Node& item : node) SLUICE_RETURN_IF_ERROR(SetScalar(item, place, field, message));
+    for (const YAML::Node& item : node)
+      SLUICE_RETURN_IF_ERROR(SetScalar(item, place, field, message));
     return absl::OkStatus();
   }
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
@@ -134,7 +145,8 @@ absl::Status Merge(const YAML::Node& node, const Place& place, Message* message)
     if (!seen.insert(name).second) return inside.Error(entry.first, "is there twice");
     const FieldDescriptor* field = descriptor.FindFieldByName(name);
     if (field == nullptr) {
-      return inside.Error(entry.first, absl::StrCat("is no setting; did you mean ", Nearest(descriptor, name), "?"));
+      return inside.Error(entry.first, absl::StrCat("is no setting; did you mean ",
+                                                    Nearest(descriptor, name), "?"));
     }
     SLUICE_RETURN_IF_ERROR(SetField(entry.second, inside, *field, message));
   }
@@ -159,11 +171,21 @@ void Emit(const Message& message, YAML::Emitter* out) {
     if (!is_bool && !reflection.HasField(message, &field)) continue;
     *out << YAML::Key << field.name() << YAML::Value;
     switch (field.cpp_type()) {
-      case FieldDescriptor::CPPTYPE_MESSAGE: Emit(reflection.GetMessage(message, &field), out); break;
-      case FieldDescriptor::CPPTYPE_BOOL: *out << reflection.GetBool(message, &field); break;
-      case FieldDescriptor::CPPTYPE_UINT32: *out << reflection.GetUInt32(message, &field); break;
-      case FieldDescriptor::CPPTYPE_UINT64: *out << reflection.GetUInt64(message, &field); break;
-      default: *out << YAML::DoubleQuoted << reflection.GetString(message, &field); break;
+      case FieldDescriptor::CPPTYPE_MESSAGE:
+        Emit(reflection.GetMessage(message, &field), out);
+        break;
+      case FieldDescriptor::CPPTYPE_BOOL:
+        *out << reflection.GetBool(message, &field);
+        break;
+      case FieldDescriptor::CPPTYPE_UINT32:
+        *out << reflection.GetUInt32(message, &field);
+        break;
+      case FieldDescriptor::CPPTYPE_UINT64:
+        *out << reflection.GetUInt64(message, &field);
+        break;
+      default:
+        *out << YAML::DoubleQuoted << reflection.GetString(message, &field);
+        break;
     }
   }
   *out << YAML::EndMap;
@@ -175,8 +197,8 @@ absl::Status Parse(absl::string_view yaml, absl::string_view source, YAML::Node*
     *node = YAML::Load(std::string(yaml));
     return absl::OkStatus();
   } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(source, ":", error.mark.line + 1, ":", error.mark.column + 1, ": ", error.msg));
+    return absl::InvalidArgumentError(absl::StrCat(source, ":", error.mark.line + 1, ":",
+                                                   error.mark.column + 1, ": ", error.msg));
   }
 }
 

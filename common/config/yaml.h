@@ -10,10 +10,13 @@
 namespace sluice::config {
 
 // Merges a YAML document into `message`: keys are field names, lists replace repeated fields.
-// Errors: INVALID_ARGUMENT with "source:line:column", the path of the setting, and for an unknown key the nearest known one.
-absl::Status MergeYaml(absl::string_view yaml, absl::string_view source, google::protobuf::Message* message);
+// Errors: INVALID_ARGUMENT with "source:line:column", the path of the setting, and for an unknown
+// key the nearest known one.
+absl::Status MergeYaml(absl::string_view yaml, absl::string_view source,
+                       google::protobuf::Message* message);
 
-// Applies one "path.to.field=value"; the value is YAML, so lists are written [a, b]. Errors as MergeYaml.
+// Applies one "path.to.field=value"; the value is YAML, so lists are written [a, b]. Errors as
+// MergeYaml.
 absl::Status MergeOverride(absl::string_view assignment, google::protobuf::Message* message);
 
 // All set fields in the order of config.proto. Reading it back gives an equal message.

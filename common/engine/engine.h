@@ -63,7 +63,7 @@ struct SequenceStats {
   uint32_t computed_tokens = 0;    // prompt tokens computed here
   uint32_t recomputed_tokens = 0;  // tokens computed again: emitted ones, or all after a preemption
   uint32_t preemptions = 0;
-  bool tag_mismatch = false;       // ended because a page was not its own any more
+  bool tag_mismatch = false;  // ended because a page was not its own any more
 };
 
 // Called on the engine's loop, in order per sequence. Must not call back into the engine except

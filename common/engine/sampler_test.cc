@@ -281,7 +281,8 @@ TEST(Sampler, EqualsTheDefinitionOnLargeVocabularies) {
                         weight(t) >= static_cast<double>(params.min_p);
       mass += weight(t);
       if (!kept) continue;
-      const double u = CounterNoise(params.seed, params.choice, 11).Uniform(static_cast<uint64_t>(t));
+      const double u =
+          CounterNoise(params.seed, params.choice, 11).Uniform(static_cast<uint64_t>(t));
       const double noisy = std::log(weight(t)) - std::log(-std::log(u));
       if (noisy > best) {
         best = noisy;

@@ -52,7 +52,7 @@ struct MoveCounters {
   Counter invalid_messages;  // cannot be parsed, or contradict the grant or themselves: refused
   Counter digest_failures;
   Counter lease_expiries;
-  Counter quarantined_now;  // pages given up while a read into them may still run
+  Counter quarantined_now;       // pages given up while a read into them may still run
   Counter quarantined_since_ns;  // when the oldest of them was given up, by the loop's clock; 0:
                                  // there are none
 };

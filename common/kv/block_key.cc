@@ -20,12 +20,14 @@ void AppendField(std::string* out, absl::string_view field) {
 
 absl::StatusOr<CacheDomain> CacheDomain::FromBytes(absl::string_view key) {
   if (key.size() != 32) {
-    return absl::InvalidArgumentError(absl::StrCat("cache domain: ", key.size(), " bytes; it must have 32"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cache domain: ", key.size(), " bytes; it must have 32"));
   }
   return CacheDomain(std::string(key));
 }
 
-CacheDomain CacheDomain::Derive(absl::string_view operator_secret, const TenantId& tenant, absl::string_view salt) {
+CacheDomain CacheDomain::Derive(absl::string_view operator_secret, const TenantId& tenant,
+                                absl::string_view salt) {
   std::string message = "sluice cache domain";
   AppendField(&message, tenant.value());
   AppendField(&message, salt);
@@ -49,7 +51,8 @@ std::vector<BlockKey> BlockKeys(const CacheDomain& domain, const KeyContext& con
   std::string message;
   for (size_t begin = 0; begin + page_tokens <= tokens.size(); begin += page_tokens) {
     message = parent.ToBytes();
-    for (int32_t token : tokens.subspan(begin, page_tokens)) AppendU32(&message, static_cast<uint32_t>(token));
+    for (int32_t token : tokens.subspan(begin, page_tokens))
+      AppendU32(&message, static_cast<uint32_t>(token));
     parent = HmacSha256_128(domain.bytes(), message);
     keys.emplace_back(parent);
   }

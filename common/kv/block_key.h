@@ -1,4 +1,5 @@
-// Names of cached blocks. A key cannot be made without a cache domain, so one tenant's keys never meet another's.
+// Names of cached blocks. A key cannot be made without a cache domain, so one tenant's keys never
+// meet another's.
 #pragma once
 
 #include <string>
@@ -11,13 +12,15 @@
 
 namespace sluice::kv {
 
-// The secret of one cache namespace: 32 bytes derived by the router from the operator's secret and the tenant.
+// The secret of one cache namespace: 32 bytes derived by the router from the operator's secret and
+// the tenant.
 class CacheDomain {
  public:
   // Errors: INVALID_ARGUMENT unless `key` has 32 bytes.
   static absl::StatusOr<CacheDomain> FromBytes(absl::string_view key);
   // HMAC of tenant and salt under the operator's secret; a salt only narrows.
-  static CacheDomain Derive(absl::string_view operator_secret, const TenantId& tenant, absl::string_view salt);
+  static CacheDomain Derive(absl::string_view operator_secret, const TenantId& tenant,
+                            absl::string_view salt);
   const std::string& bytes() const { return key_; }
 
  private:
@@ -36,8 +39,8 @@ struct KeyContext {
   friend bool operator==(const KeyContext&, const KeyContext&) = default;
 };
 
-// Keys of the full blocks of `tokens`, in order; each depends on all tokens up to the end of its block.
-// HMAC-SHA-256 chain cut to 128 bits, every field length-prefixed. Cost: one HMAC a block.
+// Keys of the full blocks of `tokens`, in order; each depends on all tokens up to the end of its
+// block. HMAC-SHA-256 chain cut to 128 bits, every field length-prefixed. Cost: one HMAC a block.
 std::vector<BlockKey> BlockKeys(const CacheDomain& domain, const KeyContext& context,
                                 absl::Span<const int32_t> tokens, uint32_t page_tokens);
 

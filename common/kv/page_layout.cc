@@ -31,23 +31,30 @@ uint64_t Padded(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 // Whether a format stores this kind of cache.
 bool Fits(KvFormat format, KvKind kind) {
   if (format == KvFormat::kF32 || format == KvFormat::kBf16) return true;
-  return (format == KvFormat::kMlaFp8 || format == KvFormat::kMlaFp8Tiles) == (kind == KvKind::kLatent);
+  return (format == KvFormat::kMlaFp8 || format == KvFormat::kMlaFp8Tiles) ==
+         (kind == KvKind::kLatent);
 }
 
-// Bytes of the components of one layer, in order: latents, rotated keys, latent scales, rotated scales.
+// Bytes of the components of one layer, in order: latents, rotated keys, latent scales, rotated
+// scales.
 std::array<uint64_t, 4> LatentBytes(const LayoutSpec& spec) {
   const uint64_t rows = spec.page_tokens, latent = spec.head_dim, rope = spec.rope_dim;
   switch (spec.format) {
-    case KvFormat::kF32: return {Padded(rows * latent * 4), Padded(rows * rope * 4), 0, 0};
-    case KvFormat::kBf16: return {Padded(rows * latent * 2), Padded(rows * rope * 2), 0, 0};
-    case KvFormat::kMlaFp8: return {Padded(rows * latent), Padded(rows * rope), Padded(rows), Padded(rows * 2)};
+    case KvFormat::kF32:
+      return {Padded(rows * latent * 4), Padded(rows * rope * 4), 0, 0};
+    case KvFormat::kBf16:
+      return {Padded(rows * latent * 2), Padded(rows * rope * 2), 0, 0};
+    case KvFormat::kMlaFp8:
+      return {Padded(rows * latent), Padded(rows * rope), Padded(rows), Padded(rows * 2)};
     case KvFormat::kMlaFp8Tiles: {
-      const int64_t row = kernels::MlaTilesRowBytes(static_cast<int>(latent), static_cast<int>(rope));
+      const int64_t row =
+          kernels::MlaTilesRowBytes(static_cast<int>(latent), static_cast<int>(rope));
       return {Padded(rows * static_cast<uint64_t>(row)), 0, 0, 0};
     }
     case KvFormat::kGqaFp8:
     case KvFormat::kGqaFp8c:
-    case KvFormat::kGqaInt8c: break;
+    case KvFormat::kGqaInt8c:
+      break;
   }
   return {};
 }
@@ -57,13 +64,18 @@ std::array<uint64_t, 4> HeadBytes(const LayoutSpec& spec) {
   const uint64_t rows = uint64_t{spec.kv_heads} * spec.page_tokens;
   const uint64_t values = rows * spec.head_dim;
   switch (spec.format) {
-    case KvFormat::kF32: return {Padded(values * 4), 0, Padded(values * 4), 0};
-    case KvFormat::kBf16: return {Padded(values * 2), 0, Padded(values * 2), 0};
+    case KvFormat::kF32:
+      return {Padded(values * 4), 0, Padded(values * 4), 0};
+    case KvFormat::kBf16:
+      return {Padded(values * 2), 0, Padded(values * 2), 0};
     case KvFormat::kGqaFp8:
-    case KvFormat::kGqaFp8c: return {Padded(values), Padded(rows), Padded(values), Padded(rows)};
-    case KvFormat::kGqaInt8c: return {Padded(values), Padded(rows * 2), Padded(values), Padded(rows * 2)};
+    case KvFormat::kGqaFp8c:
+      return {Padded(values), Padded(rows), Padded(values), Padded(rows)};
+    case KvFormat::kGqaInt8c:
+      return {Padded(values), Padded(rows * 2), Padded(values), Padded(rows * 2)};
     case KvFormat::kMlaFp8:
-    case KvFormat::kMlaFp8Tiles: break;
+    case KvFormat::kMlaFp8Tiles:
+      break;
   }
   return {};
 }
@@ -85,73 +97,84 @@ bool HasIndex(const LayoutSpec& spec, uint32_t layer) {
 
 absl::Status CheckIndex(const LayoutSpec& spec) {
   const std::vector<uint32_t>& layers = spec.index_layers;
-  const bool ascending = std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
+  const bool ascending =
+      std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
   const bool none = spec.index_dim == 0 && layers.empty();
-  const bool fits = spec.kind() == KvKind::kLatent && spec.index_dim > 0 && spec.index_dim % 16 == 0 &&
-                    !layers.empty() && ascending && layers.back() < spec.layers;
+  const bool fits = spec.kind() == KvKind::kLatent && spec.index_dim > 0 &&
+                    spec.index_dim % 16 == 0 && !layers.empty() && ascending &&
+                    layers.back() < spec.layers;
   if (none || fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "page layout: index keys of ", spec.index_dim, " elements in layers {", absl::StrJoin(layers, ","), "} of ",
-      spec.layers, "; they take latent attention, a multiple of 16 and ascending layers"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("page layout: index keys of ", spec.index_dim, " elements in layers {",
+                   absl::StrJoin(layers, ","), "} of ", spec.layers,
+                   "; they take latent attention, a multiple of 16 and ascending layers"));
 }
 
 // Errors that a format of another kind, or a latent cache with heads, brings.
 absl::Status CheckKind(const LayoutSpec& spec) {
   const bool latent = spec.kind() == KvKind::kLatent;
   if (!Fits(spec.format, spec.kind())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "KV format '", KvFormatName(spec.format), "' is for ",
-        latent ? "keys and values per head, this model has latent attention; use mla_fp8, mla_fp8_656, bf16 or f32"
-               : "latent attention, this model has keys and values per head; use gqa_fp8, gqa_fp8c, gqa_int8c, bf16 or f32"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("KV format '", KvFormatName(spec.format), "' is for ",
+                     latent ? "keys and values per head, this model has latent attention; use "
+                              "mla_fp8, mla_fp8_656, bf16 or f32"
+                            : "latent attention, this model has keys and values per head; use "
+                              "gqa_fp8, gqa_fp8c, gqa_int8c, bf16 or f32"));
   }
   if (latent && (spec.kv_heads != 1 || spec.sink_rows != 0 || spec.rope_dim % 16 != 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("page layout: latent attention with kv_heads ", spec.kv_heads,
-                                                   ", sink_rows ", spec.sink_rows, ", rope_dim ", spec.rope_dim,
-                                                   "; it takes 1, 0 and a multiple of 16"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "page layout: latent attention with kv_heads ", spec.kv_heads, ", sink_rows ",
+        spec.sink_rows, ", rope_dim ", spec.rope_dim, "; it takes 1, 0 and a multiple of 16"));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckRange(absl::string_view field, uint64_t value, uint64_t low, uint64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("page layout: ", field, " is ", value, "; it must lie in [", low, ", ", high, "]"));
+  return absl::InvalidArgumentError(absl::StrCat("page layout: ", field, " is ", value,
+                                                 "; it must lie in [", low, ", ", high, "]"));
 }
 
 absl::Status CheckSpec(const LayoutSpec& spec) {
   const std::pair<absl::string_view, std::array<uint64_t, 3>> ranges[] = {
-      {"version", {spec.version, 1, 1}},       {"page_tokens", {spec.page_tokens, 16, 4096}},
-      {"layers", {spec.layers, 1, 1024}},      {"kv_heads", {spec.kv_heads, 1, 1024}},
+      {"version", {spec.version, 1, 1}},
+      {"page_tokens", {spec.page_tokens, 16, 4096}},
+      {"layers", {spec.layers, 1, 1024}},
+      {"kv_heads", {spec.kv_heads, 1, 1024}},
       {"head_dim", {spec.head_dim, 16, spec.kind() == KvKind::kLatent ? 1024u : 256u}},
       {"rope_dim", {spec.rope_dim, 0, 256}},
       {"index_dim", {spec.index_dim, 0, 256}},
       {"sink_rows", {spec.sink_rows, 0, kernels::IsCentred(spec.format) ? 1u : 16u}},
       {"shard.count", {spec.shard.count, 1, 1024}},
-      {"shard.rank", {spec.shard.rank, 0, uint64_t{spec.shard.count} - (spec.shard.count > 0 ? 1 : 0)}}};
+      {"shard.rank",
+       {spec.shard.rank, 0, uint64_t{spec.shard.count} - (spec.shard.count > 0 ? 1 : 0)}}};
   for (const auto& [field, range] : ranges) {
     const absl::Status status = CheckRange(field, range[0], range[1], range[2]);
     if (!status.ok()) return status;
   }
   if (spec.page_tokens % 16 != 0 || spec.head_dim % 16 != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("page layout: page_tokens ", spec.page_tokens, " and head_dim ",
-                                                   spec.head_dim, " must be multiples of 16"));
+    return absl::InvalidArgumentError(absl::StrCat("page layout: page_tokens ", spec.page_tokens,
+                                                   " and head_dim ", spec.head_dim,
+                                                   " must be multiples of 16"));
   }
-  if (spec.centre_digest.size() > 64) return absl::InvalidArgumentError("page layout: centre digest over 64 bytes");
+  if (spec.centre_digest.size() > 64)
+    return absl::InvalidArgumentError("page layout: centre digest over 64 bytes");
   const absl::Status kind = CheckKind(spec);
   return kind.ok() ? CheckIndex(spec) : kind;
 }
 
 std::string DescribeSpec(const LayoutSpec& spec, uint64_t page_bytes) {
-  return absl::StrCat("{version ", spec.version, ", format ", KvFormatName(spec.format), ", page_tokens ",
-                      spec.page_tokens, ", layers ", spec.layers, ", kv_heads ", spec.kv_heads, ", head_dim ",
-                      spec.head_dim, ", rope_dim ", spec.rope_dim, ", index_dim ", spec.index_dim, " in layers {",
-                      absl::StrJoin(spec.index_layers, ","), "}, rope ",
-                      spec.rope_order == RopeOrder::kHalfSplit ? "half_split" : "interleaved",
-                      ", sink_rows ", spec.sink_rows, ", centre ",
-                      spec.centre_digest.empty() ? "none" : absl::BytesToHexString(spec.centre_digest), ", shard ",
-                      spec.shard.rank, "/", spec.shard.count,
-                      spec.shard.kind == Shard::Kind::kHeads ? " heads" : " replicated", ", page_bytes ", page_bytes,
-                      "}");
+  return absl::StrCat(
+      "{version ", spec.version, ", format ", KvFormatName(spec.format), ", page_tokens ",
+      spec.page_tokens, ", layers ", spec.layers, ", kv_heads ", spec.kv_heads, ", head_dim ",
+      spec.head_dim, ", rope_dim ", spec.rope_dim, ", index_dim ", spec.index_dim, " in layers {",
+      absl::StrJoin(spec.index_layers, ","), "}, rope ",
+      spec.rope_order == RopeOrder::kHalfSplit ? "half_split" : "interleaved", ", sink_rows ",
+      spec.sink_rows, ", centre ",
+      spec.centre_digest.empty() ? "none" : absl::BytesToHexString(spec.centre_digest), ", shard ",
+      spec.shard.rank, "/", spec.shard.count,
+      spec.shard.kind == Shard::Kind::kHeads ? " heads" : " replicated", ", page_bytes ",
+      page_bytes, "}");
 }
 
 }  // namespace
@@ -184,13 +207,15 @@ absl::StatusOr<PageLayout> PageLayout::Make(const LayoutSpec& spec) {
   uint64_t layer_bytes = 0;
   for (uint64_t bytes : ComponentBytes(spec)) layer_bytes += bytes;
   const uint64_t index_bytes = IndexBytes(spec)[0] + IndexBytes(spec)[1];
-  const uint64_t page_bytes = kPageHeaderBytes + layer_bytes * spec.layers + index_bytes * spec.index_layers.size();
+  const uint64_t page_bytes =
+      kPageHeaderBytes + layer_bytes * spec.layers + index_bytes * spec.index_layers.size();
   if (page_bytes > kPageBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("page layout ", DescribeSpec(spec, page_bytes), ": a page of ",
-                                                   page_bytes, " bytes is over ", kPageBytesMax,
-                                                   "; use fewer page_tokens"));
+    return absl::InvalidArgumentError(absl::StrCat("page layout ", DescribeSpec(spec, page_bytes),
+                                                   ": a page of ", page_bytes, " bytes is over ",
+                                                   kPageBytesMax, "; use fewer page_tokens"));
   }
-  layout.layer_bytes_ = static_cast<uint32_t>(layer_bytes + (spec.index_layers.empty() ? 0 : index_bytes));
+  layout.layer_bytes_ =
+      static_cast<uint32_t>(layer_bytes + (spec.index_layers.empty() ? 0 : index_bytes));
   layout.layer_begin_ = {kPageHeaderBytes};
   for (uint32_t i = 0; i < spec.layers; ++i) {
     const uint64_t bytes = layer_bytes + (HasIndex(spec, i) ? index_bytes : 0);

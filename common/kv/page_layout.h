@@ -1,4 +1,5 @@
-// The one description of a page's bytes. DESIGN: a page is [header 64 B][layer][components], all layers of one block of tokens.
+// The one description of a page's bytes. DESIGN: a page is [header 64 B][layer][components], all
+// layers of one block of tokens.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,8 @@ struct LayoutSpec {
   uint32_t kv_heads = 0;  // latent attention: 1
   uint32_t head_dim = 0;  // latent attention: width of the latent
   uint32_t rope_dim = 0;  // latent attention: width of the rotated key beside it; else 0
-  // Latent attention over picked positions: width of the index keys, and the layers that have them, ascending.
+  // Latent attention over picked positions: width of the index keys, and the layers that have them,
+  // ascending.
   uint32_t index_dim = 0;
   std::vector<uint32_t> index_layers;
   RopeOrder rope_order = RopeOrder::kHalfSplit;
@@ -64,8 +66,8 @@ struct ByteRange {
 class PageLayout {
  public:
   PageLayout() = default;
-  // Errors: INVALID_ARGUMENT for zero or absurd dimensions, page_tokens not a multiple of 16, a format of another kind of
-  // attention, or a page over 256 MiB.
+  // Errors: INVALID_ARGUMENT for zero or absurd dimensions, page_tokens not a multiple of 16, a
+  // format of another kind of attention, or a page over 256 MiB.
   static absl::StatusOr<PageLayout> Make(const LayoutSpec& spec);
 
   const LayoutSpec& spec() const { return spec_; }
@@ -101,7 +103,8 @@ class PageLayout {
 // The format that "auto" means: FP8 of this kind.
 kernels::KvFormat DefaultKvFormat(KvKind kind);
 
-// "f32", "bf16", "gqa_fp8", "gqa_fp8c", "gqa_int8c", "mla_fp8", "mla_fp8_656" and back. Errors: INVALID_ARGUMENT listing the known names.
+// "f32", "bf16", "gqa_fp8", "gqa_fp8c", "gqa_int8c", "mla_fp8", "mla_fp8_656" and back. Errors:
+// INVALID_ARGUMENT listing the known names.
 absl::string_view KvFormatName(kernels::KvFormat format);
 absl::StatusOr<kernels::KvFormat> ParseKvFormat(absl::string_view name);
 

@@ -29,7 +29,8 @@ TEST(PageLayout, ComponentsFollowEachOtherPaddedTo64Bytes) {
   EXPECT_EQ(piece.bytes, 3 * layout->layer_bytes());
 }
 
-// The bar of the design: at least 1.95 times the tokens of BF16 in the same bytes, scales, padding and header counted.
+// The bar of the design: at least 1.95 times the tokens of BF16 in the same bytes, scales, padding
+// and header counted.
 TEST(PageLayout, Fp8HoldsTwiceTheTokens) {
   LayoutSpec spec = SmolSpec();
   const double fp8 = PageLayout::Make(spec)->BytesPerToken();
@@ -37,7 +38,8 @@ TEST(PageLayout, Fp8HoldsTwiceTheTokens) {
   EXPECT_GE(PageLayout::Make(spec)->BytesPerToken() / fp8, 1.95);
 }
 
-// The table of the design: codes and scales of H heads of D dims, each component padded to 64 bytes.
+// The table of the design: codes and scales of H heads of D dims, each component padded to 64
+// bytes.
 TEST(PageLayout, BytesOfALayerAreThoseOfTheDesign) {
   const auto padded = [](uint32_t bytes) { return (bytes + 63) / 64 * 64; };
   for (uint32_t heads : {1u, 2u, 3u, 8u}) {
@@ -67,7 +69,8 @@ TEST(PageLayout, ACentredLayoutHasOneSinkRowAtMost) {
   spec.sink_rows = 1;
   EXPECT_TRUE(PageLayout::Make(spec).ok());
   spec.sink_rows = 2;
-  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()), testing::HasSubstr("sink_rows is 2"));
+  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()),
+              testing::HasSubstr("sink_rows is 2"));
 }
 
 LayoutSpec KimiSpec(kernels::KvFormat format) {
@@ -115,7 +118,8 @@ TEST(PageLayout, OnlyLayersThatPickHaveIndexKeys) {
   EXPECT_EQ(view.latent_offset, 64u + 2 * plain->layer_bytes() + keys);
   EXPECT_EQ(view.index_offset, view.latent_offset + plain->layer_bytes());
   EXPECT_EQ(view.index_scale_offset, view.index_offset + 64 * 128);
-  EXPECT_EQ(layout->PieceRange(2, 61).offset + layout->PieceRange(2, 61).bytes, layout->page_bytes());
+  EXPECT_EQ(layout->PieceRange(2, 61).offset + layout->PieceRange(2, 61).bytes,
+            layout->page_bytes());
   EXPECT_NE(layout->hash(), plain->hash());
   for (const std::vector<uint32_t>& layers : {std::vector<uint32_t>{}, {2, 0}, {1, 1}, {61}}) {
     spec.index_layers = layers;
@@ -124,18 +128,21 @@ TEST(PageLayout, OnlyLayersThatPickHaveIndexKeys) {
 }
 
 TEST(PageLayout, RefusesAFormatOfAnotherKind) {
-  EXPECT_THAT(std::string(PageLayout::Make(KimiSpec(kernels::KvFormat::kGqaFp8)).status().message()),
-              testing::HasSubstr("use mla_fp8"));
+  EXPECT_THAT(
+      std::string(PageLayout::Make(KimiSpec(kernels::KvFormat::kGqaFp8)).status().message()),
+      testing::HasSubstr("use mla_fp8"));
   LayoutSpec spec = SmolSpec();
   spec.format = kernels::KvFormat::kMlaFp8;
-  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()), testing::HasSubstr("use gqa_fp8"));
+  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()),
+              testing::HasSubstr("use gqa_fp8"));
   // Rows without their rotated part, or with heads.
   spec = KimiSpec(kernels::KvFormat::kMlaFp8);
   spec.rope_dim = 0;
   EXPECT_FALSE(PageLayout::Make(spec).ok());
   spec = KimiSpec(kernels::KvFormat::kMlaFp8);
   spec.kv_heads = 2;
-  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()), testing::HasSubstr("kv_heads 2"));
+  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()),
+              testing::HasSubstr("kv_heads 2"));
   for (auto kind : {KvKind::kHeads, KvKind::kLatent}) {
     spec = kind == KvKind::kHeads ? SmolSpec() : KimiSpec(kernels::KvFormat::kF32);
     spec.format = DefaultKvFormat(kind);
@@ -180,14 +187,17 @@ TEST(PageLayout, EveryFieldChangesTheHash) {
 TEST(PageLayout, RefusesAbsurdShapesByName) {
   LayoutSpec spec = SmolSpec();
   spec.page_tokens = 33;
-  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()), testing::HasSubstr("page_tokens 33"));
+  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()),
+              testing::HasSubstr("page_tokens 33"));
   spec = SmolSpec();
   spec.layers = 0;
-  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()), testing::HasSubstr("layers is 0"));
+  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()),
+              testing::HasSubstr("layers is 0"));
   spec = SmolSpec();
   spec.page_tokens = 4096;
   spec.kv_heads = 1024;
-  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()), testing::HasSubstr("fewer page_tokens"));
+  EXPECT_THAT(std::string(PageLayout::Make(spec).status().message()),
+              testing::HasSubstr("fewer page_tokens"));
 }
 
 TEST(KvFormat, NamesRoundTrip) {

@@ -99,14 +99,16 @@ void PageLease::Reset() {
   if (pool_ != nullptr) std::exchange(pool_, nullptr)->DropReference(ref_);
 }
 
-absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(absl::Span<uint8_t> memory, const PageLayout& layout,
+absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(absl::Span<uint8_t> memory,
+                                                           const PageLayout& layout,
                                                            const Options& options) {
   if (reinterpret_cast<uintptr_t>(memory.data()) % 64 != 0) {
     return absl::InvalidArgumentError("page pool: memory is not aligned to 64 bytes");
   }
   if (memory.size() < layout.page_bytes() || memory.size() / layout.page_bytes() > UINT32_MAX) {
-    return absl::InvalidArgumentError(absl::StrCat("page pool: ", memory.size(), " bytes do not hold a page of ",
-                                                   layout.page_bytes(), " bytes; enlarge kv_pool_mib"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("page pool: ", memory.size(), " bytes do not hold a page of ",
+                     layout.page_bytes(), " bytes; enlarge kv_pool_mib"));
   }
   return std::unique_ptr<PagePool>(new PagePool(memory, layout, options));
 }
@@ -127,7 +129,8 @@ PagePool::PagePool(absl::Span<uint8_t> memory, const PageLayout& layout, const O
 
 PagePool::~PagePool() = default;
 
-absl::StatusOr<std::vector<PageLease>> PagePool::Allocate(size_t count, Id128 owner, const TenantId& tenant) {
+absl::StatusOr<std::vector<PageLease>> PagePool::Allocate(size_t count, Id128 owner,
+                                                          const TenantId& tenant) {
   std::vector<PageRef> taken;
   for (;;) {
     size_t missing = 0;
@@ -153,8 +156,9 @@ absl::StatusOr<std::vector<PageLease>> PagePool::Allocate(size_t count, Id128 ow
       evictor = state_->evictor;
     }
     if (evictor == nullptr || (*evictor)(missing, tenant) == 0) {
-      return absl::ResourceExhaustedError(absl::StrCat("page pool: ", count, " pages wanted, ", free_now, " of ",
-                                                       pages_total_, " free and none to evict"));
+      return absl::ResourceExhaustedError(absl::StrCat("page pool: ", count, " pages wanted, ",
+                                                       free_now, " of ", pages_total_,
+                                                       " free and none to evict"));
     }
   }
   // The pages are ours alone from here on: zeroing needs no lock.
@@ -184,8 +188,8 @@ absl::Status PagePool::MarkCached(PageRef ref) {
   MutexLock lock(state_->mutex);
   State::Page* page = state_->Find(ref);
   if (page == nullptr || page->quarantined || page->refs == 0) {
-    return absl::NotFoundError(absl::StrCat("page ", ref.index.value(), " of generation ", ref.generation.value(),
-                                            " is held by nobody"));
+    return absl::NotFoundError(absl::StrCat("page ", ref.index.value(), " of generation ",
+                                            ref.generation.value(), " is held by nobody"));
   }
   page->cached = true;
   return absl::OkStatus();
@@ -219,7 +223,8 @@ PagePool::Quarantine PagePool::QuarantinePages(std::vector<PageLease> leases) {
     MutexLock lock(state_->mutex);
     for (PageLease& lease : leases) {
       State::Page* page = state_->Find(lease.ref_);
-      SLUICE_CHECK(page != nullptr && page->refs == 1 && !page->cached) << "only unshared pages can be quarantined";
+      SLUICE_CHECK(page != nullptr && page->refs == 1 && !page->cached)
+          << "only unshared pages can be quarantined";
       page->quarantined = true;
       ++state_->quarantined;
       refs.push_back(lease.ref_);
@@ -283,7 +288,8 @@ void PagePool::Scrub(PageIndex index) {
 
 void PagePool::WriteHeader(PageIndex index, uint64_t generation, Id128 owner) {
   auto* header = reinterpret_cast<PageHeader*>(PageData(index));
-  // Another loop may run its tag check over a stale block table meanwhile: it must see the old or the new value.
+  // Another loop may run its tag check over a stale block table meanwhile: it must see the old or
+  // the new value.
   std::atomic_ref<uint64_t>(header->generation).store(generation, std::memory_order_relaxed);
   header->owner_high = owner.high;
   header->owner_low = owner.low;
@@ -291,7 +297,9 @@ void PagePool::WriteHeader(PageIndex index, uint64_t generation, Id128 owner) {
 
 uint8_t* PagePool::PageData(PageIndex index) const { return memory_.data() + PageOffset(index); }
 
-uint64_t PagePool::PageOffset(PageIndex index) const { return uint64_t{index.value()} * layout_.page_bytes(); }
+uint64_t PagePool::PageOffset(PageIndex index) const {
+  return uint64_t{index.value()} * layout_.page_bytes();
+}
 
 PageCounts PagePool::counts() const {
   MutexLock lock(state_->mutex);

@@ -24,8 +24,9 @@ struct PageRef {
   }
 };
 
-// Holds one reference to a page; dropping the last one frees the page, or leaves it cached when the prefix index knows it.
-// Move-only. The pool must outlive it. Thread-compatible; different leases may be used by different threads.
+// Holds one reference to a page; dropping the last one frees the page, or leaves it cached when the
+// prefix index knows it. Move-only. The pool must outlive it. Thread-compatible; different leases
+// may be used by different threads.
 class PageLease {
  public:
   PageLease() = default;
@@ -65,9 +66,10 @@ struct TenantPages {
 };
 
 // Thread-safe: engine and hand-off loops share one pool. No call does I/O or waits.
-// Invariants: generations grow over the whole pool and never repeat; the free list is FIFO, so a page rests as long as possible
-// before its next use; a page is in exactly one state; a page is zeroed before it is handed out, so nobody sees what another left
-// and unwritten slots are zero; the header of a free page carries generation 0, which no sequence expects.
+// Invariants: generations grow over the whole pool and never repeat; the free list is FIFO, so a
+// page rests as long as possible before its next use; a page is in exactly one state; a page is
+// zeroed before it is handed out, so nobody sees what another left and unwritten slots are zero;
+// the header of a free page carries generation 0, which no sequence expects.
 class PagePool {
  public:
   struct Options {
@@ -79,27 +81,31 @@ class PagePool {
   using Evictor = absl::AnyInvocable<size_t(size_t pages, const TenantId& tenant)>;
 
   // `memory` must hold `pages` pages of the layout, 64-byte aligned, and outlive the pool.
-  static absl::StatusOr<std::unique_ptr<PagePool>> Create(absl::Span<uint8_t> memory, const PageLayout& layout,
+  static absl::StatusOr<std::unique_ptr<PagePool>> Create(absl::Span<uint8_t> memory,
+                                                          const PageLayout& layout,
                                                           const Options& options);
   ~PagePool();
 
   // `count` fresh pages whose headers carry a new generation and `owner`.
   // Errors: RESOURCE_EXHAUSTED with the numbers; nothing is taken then.
-  absl::StatusOr<std::vector<PageLease>> Allocate(size_t count, Id128 owner, const TenantId& tenant);
+  absl::StatusOr<std::vector<PageLease>> Allocate(size_t count, Id128 owner,
+                                                  const TenantId& tenant);
 
-  // Takes a reference to a page if it is still of that generation and not free. Used by the prefix index.
+  // Takes a reference to a page if it is still of that generation and not free. Used by the prefix
+  // index.
   absl::StatusOr<PageLease> Acquire(PageRef ref);
 
-  // Marks a page as known to the prefix index (it becomes cached when its last lease goes) or forgets it again.
-  // MarkCached fails with NOT_FOUND if the generation is not the page's any more.
+  // Marks a page as known to the prefix index (it becomes cached when its last lease goes) or
+  // forgets it again. MarkCached fails with NOT_FOUND if the generation is not the page's any more.
   absl::Status MarkCached(PageRef ref);
-  // UnmarkCached forgets the page whoever holds it; UnmarkCachedIfIdle only if nobody does. Both return true if the page went
-  // to the free list by this call.
+  // UnmarkCached forgets the page whoever holds it; UnmarkCachedIfIdle only if nobody does. Both
+  // return true if the page went to the free list by this call.
   bool UnmarkCached(PageRef ref);
   bool UnmarkCachedIfIdle(PageRef ref);
   void SetEvictor(Evictor evictor);
 
-  // Pages whose owner gave up while a fetch into them may still run. They return to the free list when the ticket is dropped.
+  // Pages whose owner gave up while a fetch into them may still run. They return to the free list
+  // when the ticket is dropped.
   class Quarantine {
    public:
     Quarantine() = default;
@@ -115,7 +121,8 @@ class PagePool {
   Quarantine QuarantinePages(std::vector<PageLease> leases);
 
   uint8_t* PageData(PageIndex index) const;
-  // Offset of a page from the start of the pool's memory: what a remote reader adds to the pool's address.
+  // Offset of a page from the start of the pool's memory: what a remote reader adds to the pool's
+  // address.
   uint64_t PageOffset(PageIndex index) const;
   const PageLayout& layout() const { return layout_; }
   size_t size() const { return pages_total_; }

@@ -36,7 +36,9 @@ class PagePoolTest : public testing::Test {
     pool_ = *PagePool::Create({memory_, bytes}, layout_, {poison});
     return *pool_;
   }
-  static const PageHeader& Header(const PageLease& lease) { return *reinterpret_cast<PageHeader*>(lease.data()); }
+  static const PageHeader& Header(const PageLease& lease) {
+    return *reinterpret_cast<PageHeader*>(lease.data());
+  }
 
   PageLayout layout_;
   uint8_t* memory_ = nullptr;
@@ -56,8 +58,8 @@ TEST_F(PagePoolTest, FreshPagesAreZeroAndCarryOwnerAndGeneration) {
   for (uint32_t i = kPageHeaderBytes; i < layout_.page_bytes(); ++i) ASSERT_EQ(data[i], 0) << i;
 }
 
-// The bar of the design, measured: sequences fill one budget of bytes until the pool is empty; headers, scales, padding
-// and sink rows cost what they cost.
+// The bar of the design, measured: sequences fill one budget of bytes until the pool is empty;
+// headers, scales, padding and sink rows cost what they cost.
 TEST_F(PagePoolTest, EightBitFormatsHoldTwiceTheTokensInTheSameBytes) {
   constexpr size_t kBudget = size_t{24} << 20;
   constexpr uint32_t kSequenceTokens = 1000;
@@ -89,7 +91,9 @@ TEST_F(PagePoolTest, EightBitFormatsHoldTwiceTheTokensInTheSameBytes) {
     EXPECT_GE(tokens_held(kernels::KvFormat::kGqaFp8, head_dim) / bf16, 1.95) << head_dim;
     EXPECT_GE(tokens_held(kernels::KvFormat::kGqaFp8c, head_dim) / bf16, 1.95) << head_dim;
     // Two bytes of scale: 2 * 64 / 66 and 2 * 128 / 130.
-    EXPECT_GE(tokens_held(kernels::KvFormat::kGqaInt8c, head_dim) / bf16, head_dim == 64 ? 1.92 : 1.95) << head_dim;
+    EXPECT_GE(tokens_held(kernels::KvFormat::kGqaInt8c, head_dim) / bf16,
+              head_dim == 64 ? 1.92 : 1.95)
+        << head_dim;
   }
 }
 
@@ -162,7 +166,8 @@ TEST_F(PagePoolTest, QuarantinedPagesAreNotHandedOut) {
   EXPECT_TRUE(pool.Allocate(2, {}, tenant_).ok());
 }
 
-// Threads allocate, share, cache and drop at random; the sum of states is constant and nobody's page is changed by another.
+// Threads allocate, share, cache and drop at random; the sum of states is constant and nobody's
+// page is changed by another.
 TEST_F(PagePoolTest, CountsThePagesOfEachTenant) {
   PagePool& pool = Make(8);
   const TenantId a("a"), b("b"), c("c");

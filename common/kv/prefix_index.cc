@@ -31,7 +31,8 @@ class PrefixIndexImpl final : public PrefixIndex {
       leases.push_back(*std::move(lease));
       used.push_back(&found->second);
     }
-    // Children first: a parent ends up more recent than its children, so eviction meets leaves first.
+    // Children first: a parent ends up more recent than its children, so eviction meets leaves
+    // first.
     for (auto it = used.rbegin(); it != used.rend(); ++it) Touch(**it);
     stats_.queries += keys.size();
     stats_.hits += leases.size();
@@ -45,7 +46,8 @@ class PrefixIndexImpl final : public PrefixIndex {
     return held;
   }
 
-  void Insert(BlockKey key, BlockKey parent, const PageLease& page, const TenantId& tenant) override {
+  void Insert(BlockKey key, BlockKey parent, const PageLease& page,
+              const TenantId& tenant) override {
     MutexLock lock(mutex_);
     if (entries_.contains(key)) return;
     const bool is_root = parent == BlockKey();
@@ -115,7 +117,8 @@ class PrefixIndexImpl final : public PrefixIndex {
   }
 
   void Record(BlockChange change) SLUICE_REQUIRES(mutex_) {
-    if (changes_.size() >= changes_max_) changes_.clear();  // their numbers leave a gap, which asks for a snapshot
+    if (changes_.size() >= changes_max_)
+      changes_.clear();  // their numbers leave a gap, which asks for a snapshot
     ++last_sequence_;
     changes_.push_back(std::move(change));
   }
@@ -133,7 +136,8 @@ class PrefixIndexImpl final : public PrefixIndex {
     return evictions.size();
   }
 
-  // Gives up idle leaves, least recently used first. Freeing a leaf may make its parent one, hence another pass.
+  // Gives up idle leaves, least recently used first. Freeing a leaf may make its parent one, hence
+  // another pass.
   std::vector<Eviction> EvictLeaves(size_t pages, const TenantId& taker) {
     MutexLock lock(mutex_);
     std::vector<Eviction> freed;

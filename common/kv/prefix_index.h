@@ -1,4 +1,5 @@
-// Cached blocks of one worker: block key -> page. Finds prefixes, keeps recently used blocks, reports changes.
+// Cached blocks of one worker: block key -> page. Finds prefixes, keeps recently used blocks,
+// reports changes.
 #pragma once
 
 #include <array>
@@ -31,9 +32,10 @@ absl::string_view EvictionCauseName(EvictionCause cause);
 // Thread-safe. Lock order: index before pool.
 class PrefixIndex {
  public:
-  // Becomes the pool's evictor: least recently used cached blocks go first, a parent never before its children.
-  // Both must live equally long; the pool must outlive the index's last call.
-  // `changes_max` bounds what TakeChanges may return; beyond it the oldest are lost and their numbers leave a gap.
+  // Becomes the pool's evictor: least recently used cached blocks go first, a parent never before
+  // its children. Both must live equally long; the pool must outlive the index's last call.
+  // `changes_max` bounds what TakeChanges may return; beyond it the oldest are lost and their
+  // numbers leave a gap.
   static std::unique_ptr<PrefixIndex> Create(PagePool& pool, size_t changes_max = 1 << 20);
   virtual ~PrefixIndex() = default;
 
@@ -41,12 +43,15 @@ class PrefixIndex {
   virtual std::vector<PageLease> Find(absl::Span<const BlockKey> keys) = 0;
   // Number of leading keys held; changes nothing.
   virtual size_t Count(absl::Span<const BlockKey> keys) const = 0;
-  // Publishes a full, final block. If the key is known already the old page stays and the new one is simply not indexed.
-  virtual void Insert(BlockKey key, BlockKey parent, const PageLease& page, const TenantId& tenant) = 0;
+  // Publishes a full, final block. If the key is known already the old page stays and the new one
+  // is simply not indexed.
+  virtual void Insert(BlockKey key, BlockKey parent, const PageLease& page,
+                      const TenantId& tenant) = 0;
   // Forgets everything; pages in use stay with their users.
   virtual void Clear() = 0;
 
-  // Changes since the last call, in order; `*sequence` gets the number of the first (they count from 1 without gaps).
+  // Changes since the last call, in order; `*sequence` gets the number of the first (they count
+  // from 1 without gaps).
   virtual std::vector<BlockChange> TakeChanges(uint64_t* sequence) = 0;
   // Told of every eviction, without locks, by whatever thread needed the page. Set before the index
   // is shared.

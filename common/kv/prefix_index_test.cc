@@ -118,7 +118,8 @@ TEST_F(PrefixIndexTest, EvictsLeastRecentlyUsedLeavesAndNeverPagesInUse) {
   EXPECT_EQ(index_->Count(old), 1u);
   EXPECT_EQ(index_->Count(recent), 3u);
   EXPECT_EQ(in_use[0].ref(), index_->Find(old)[0].ref());
-  EXPECT_FALSE(pool_->Allocate(4, {}, tenant_).ok());  // three recent ones can go, the one in use cannot
+  EXPECT_FALSE(
+      pool_->Allocate(4, {}, tenant_).ok());  // three recent ones can go, the one in use cannot
   EXPECT_EQ(pool_->counts().total(), kPages);
 }
 

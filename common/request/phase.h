@@ -1,4 +1,5 @@
-// The one state machine of a request. Its names are used alike by logs, metrics, spans, admin and the simulation.
+// The one state machine of a request. Its names are used alike by logs, metrics, spans, admin and
+// the simulation.
 #pragma once
 
 #include <array>
@@ -22,13 +23,15 @@ enum class Phase {
 };
 
 inline constexpr std::array<Phase, 11> kAllPhases = {
-    Phase::kAdmitted, Phase::kPlaced,    Phase::kReserved,  Phase::kPrefilling, Phase::kTransferring, Phase::kVerified,
-    Phase::kDecoding, Phase::kStreaming, Phase::kDone,      Phase::kCancelled,  Phase::kFailed};
+    Phase::kAdmitted,     Phase::kPlaced,    Phase::kReserved, Phase::kPrefilling,
+    Phase::kTransferring, Phase::kVerified,  Phase::kDecoding, Phase::kStreaming,
+    Phase::kDone,         Phase::kCancelled, Phase::kFailed};
 
 // "ADMITTED", "PLACED", ...
 absl::string_view PhaseName(Phase phase);
 bool IsTerminal(Phase phase);
-// True for the steps of the table above, for a step back to kPlaced (retry, migration) and for ends from any live phase.
+// True for the steps of the table above, for a step back to kPlaced (retry, migration) and for ends
+// from any live phase.
 bool MayFollow(Phase from, Phase to);
 
 }  // namespace sluice::request

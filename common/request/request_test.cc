@@ -1,8 +1,8 @@
-#include <cmath>
-#include <limits>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
 
 #include "request/phase.h"
 #include "request/sampling.h"
@@ -42,16 +42,25 @@ TEST(Sampling, EveryBadFieldIsNamed) {
     return std::string(ValidateSampling(params, 100).message());
   };
   EXPECT_EQ(ValidateSampling(SamplingParams{}, 100), absl::OkStatus());
-  EXPECT_THAT(message([&](SamplingParams& p) { p.temperature = nan; }), testing::HasSubstr("temperature"));
-  EXPECT_THAT(message([](SamplingParams& p) { p.temperature = -1; }), testing::HasSubstr("temperature"));
+  EXPECT_THAT(message([&](SamplingParams& p) { p.temperature = nan; }),
+              testing::HasSubstr("temperature"));
+  EXPECT_THAT(message([](SamplingParams& p) { p.temperature = -1; }),
+              testing::HasSubstr("temperature"));
   EXPECT_THAT(message([](SamplingParams& p) { p.top_p = 0; }), testing::HasSubstr("top_p"));
   EXPECT_THAT(message([](SamplingParams& p) { p.min_p = 1.5f; }), testing::HasSubstr("min_p"));
-  EXPECT_THAT(message([](SamplingParams& p) { p.repetition_penalty = 0; }), testing::HasSubstr("repetition_penalty"));
-  EXPECT_THAT(message([](SamplingParams& p) { p.logit_bias = {{100, 1.0f}}; }), testing::HasSubstr("logit_bias"));
-  EXPECT_THAT(message([](SamplingParams& p) { p.stop_token_ids = {-1}; }), testing::HasSubstr("stop_token_ids"));
+  EXPECT_THAT(message([](SamplingParams& p) { p.repetition_penalty = 0; }),
+              testing::HasSubstr("repetition_penalty"));
+  EXPECT_THAT(message([](SamplingParams& p) {
+                p.logit_bias = {{100, 1.0f}};
+              }),
+              testing::HasSubstr("logit_bias"));
+  EXPECT_THAT(message([](SamplingParams& p) { p.stop_token_ids = {-1}; }),
+              testing::HasSubstr("stop_token_ids"));
   EXPECT_THAT(message([](SamplingParams& p) { p.logprobs = 21; }), testing::HasSubstr("logprobs"));
-  EXPECT_THAT(message([](SamplingParams& p) { p.max_tokens = 0; }), testing::HasSubstr("max_tokens"));
-  EXPECT_THAT(message([](SamplingParams& p) { p.min_tokens = 17; }), testing::HasSubstr("min_tokens"));
+  EXPECT_THAT(message([](SamplingParams& p) { p.max_tokens = 0; }),
+              testing::HasSubstr("max_tokens"));
+  EXPECT_THAT(message([](SamplingParams& p) { p.min_tokens = 17; }),
+              testing::HasSubstr("min_tokens"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What a request asks of the sampler, and how a sequence ended. Plain values shared by router, workers and engine.
+// What a request asks of the sampler, and how a sequence ended. Plain values shared by router,
+// workers and engine.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ struct SamplingParams {
   bool ignore_eos = false;
   uint32_t min_tokens = 0;
   uint32_t max_tokens = 16;
-  int logprobs = -1;  // number of top log-probabilities; -1: none at all
+  int logprobs = -1;         // number of top log-probabilities; -1: none at all
   bool logits_hash = false;  // report SampledToken::logits_hash
 
   bool greedy() const { return temperature < 1e-6f; }

@@ -34,7 +34,8 @@ class Gate {
   bool open_ SLUICE_GUARDED_BY(mutex_) = false;
 };
 
-// The gate opens when the action is destroyed, which disarming does not do while a thread waits inside; hence the map.
+// The gate opens when the action is destroyed, which disarming does not do while a thread waits
+// inside; hence the map.
 class FaultArmer {
  public:
   explicit FaultArmer(FaultInjector& faults) : faults_(faults) {}
@@ -48,8 +49,10 @@ class FaultArmer {
 
   absl::Status Arm(const v1::ArmFaultRequest& request) {
     const std::string& point = request.point();
-    if (point.empty()) return MakeError(v1::INVALID_FIELD, "name the fault point", {.field = "point"});
-    if (request.kind() == v1::ArmFaultRequest::KIND_UNSPECIFIED) return absl::OkStatus();  // only the hits are asked
+    if (point.empty())
+      return MakeError(v1::INVALID_FIELD, "name the fault point", {.field = "point"});
+    if (request.kind() == v1::ArmFaultRequest::KIND_UNSPECIFIED)
+      return absl::OkStatus();  // only the hits are asked
     MutexLock lock(mutex_);
     const auto it = gates_.find(point);
     if (it != gates_.end()) {
@@ -59,7 +62,9 @@ class FaultArmer {
     }
     switch (request.kind()) {
       case v1::ArmFaultRequest::FAIL:
-        faults_.Arm(point, [point] { return absl::InternalError(absl::StrCat("fault point ", point, " is armed to fail")); });
+        faults_.Arm(point, [point] {
+          return absl::InternalError(absl::StrCat("fault point ", point, " is armed to fail"));
+        });
         return absl::OkStatus();
       case v1::ArmFaultRequest::CRASH:
         faults_.Arm(point, [] {
@@ -101,7 +106,8 @@ class AdminService final : public v1::Admin::CallbackService {
     return FinishUnary(context, absl::OkStatus());
   }
 
-  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const v1::GetStatusRequest*,
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
+                                      const v1::GetStatusRequest*,
                                       v1::GetStatusReply* reply) override {
     reply->set_ready(options_.state->ready());
     reply->set_draining(options_.state->draining());
@@ -111,9 +117,11 @@ class AdminService final : public v1::Admin::CallbackService {
     return FinishUnary(context, absl::OkStatus());
   }
 
-  grpc::ServerUnaryReactor* ArmFault(grpc::CallbackServerContext* context, const v1::ArmFaultRequest* request,
+  grpc::ServerUnaryReactor* ArmFault(grpc::CallbackServerContext* context,
+                                     const v1::ArmFaultRequest* request,
                                      v1::ArmFaultReply* reply) override {
-    if (armer_ == nullptr) return FinishUnary(context, absl::UnimplementedError("fault points are not in this build"));
+    if (armer_ == nullptr)
+      return FinishUnary(context, absl::UnimplementedError("fault points are not in this build"));
     const absl::Status status = armer_->Arm(*request);
     reply->set_hits(options_.faults->HitCount(request->point()));
     return FinishUnary(context, status);

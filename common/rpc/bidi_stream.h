@@ -21,10 +21,11 @@ inline constexpr size_t kBidiQueueBytesMax = size_t{64} << 20;
 template <typename Request, typename Response>
 class BidiCall {
  public:
-  // `start(context, reactor)` must call the stub: [&](auto* c, auto* r) { stub->async()->Attach(c, r); }
-  // The reader's calls are never concurrent; it is destroyed after OnEnd.
+  // `start(context, reactor)` must call the stub: [&](auto* c, auto* r) { stub->async()->Attach(c,
+  // r); } The reader's calls are never concurrent; it is destroyed after OnEnd.
   template <typename Start>
-  BidiCall(const CallOptions& options, Start&& start, std::unique_ptr<StreamReader<Response>> reader)
+  BidiCall(const CallOptions& options, Start&& start,
+           std::unique_ptr<StreamReader<Response>> reader)
       : reactor_(std::make_shared<Reactor>(options, std::move(reader))) {
     reactor_->self = reactor_;
     start(reactor_->call.context(), reactor_.get());
@@ -52,7 +53,9 @@ class BidiCall {
 
   struct Reactor final : grpc::ClientBidiReactor<Request, Response> {
     Reactor(const CallOptions& options, std::unique_ptr<StreamReader<Response>> r)
-        : call(options), reader(std::move(r)), queue(kBidiQueueBytesMax, absl::ResourceExhaustedError("queue full")) {}
+        : call(options),
+          reader(std::move(r)),
+          queue(kBidiQueueBytesMax, absl::ResourceExhaustedError("queue full")) {}
     void Run(const typename Queue::Step& step) {
       if (step.kind == Queue::Step::Kind::kWrite) this->StartWrite(step.message);
       if (step.kind == Queue::Step::Kind::kFinish) {
@@ -82,11 +85,13 @@ class BidiCall {
   const std::shared_ptr<Reactor> reactor_;
 };
 
-// The server's end of one call. Thread-safe; nothing blocks. Dropping it without Close ends the call with CANCELLED.
+// The server's end of one call. Thread-safe; nothing blocks. Dropping it without Close ends the
+// call with CANCELLED.
 template <typename Request, typename Response>
 class BidiServerStream {
  public:
-  // The reader's OnEnd comes once, when the peer has finished or is gone; the owner then closes. Calls are never concurrent.
+  // The reader's OnEnd comes once, when the peer has finished or is gone; the owner then closes.
+  // Calls are never concurrent.
   explicit BidiServerStream(std::unique_ptr<StreamReader<Request>> reader)
       : reactor_(std::make_shared<Reactor>(std::move(reader))) {
     reactor_->self = reactor_;
@@ -113,7 +118,8 @@ class BidiServerStream {
 
   struct Reactor final : grpc::ServerBidiReactor<Request, Response> {
     explicit Reactor(std::unique_ptr<StreamReader<Request>> r)
-        : reader(std::move(r)), queue(kBidiQueueBytesMax, MakeError(v1::SLOW_CONSUMER, "the peer reads too slowly")) {}
+        : reader(std::move(r)),
+          queue(kBidiQueueBytesMax, MakeError(v1::SLOW_CONSUMER, "the peer reads too slowly")) {}
     void Run(const typename Queue::Step& step) {
       if (step.kind == Queue::Step::Kind::kWrite) this->StartWrite(step.message);
       if (step.kind == Queue::Step::Kind::kFinish) this->Finish(ToGrpc(step.status));

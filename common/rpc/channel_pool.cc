@@ -9,12 +9,14 @@
 
 namespace sluice::rpc {
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const ChannelOptions& options) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const ChannelOptions& options) {
   KeepGrpcRunning();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(static_cast<int>(options.message_bytes_max));
   arguments.SetMaxSendMessageSize(static_cast<int>(options.message_bytes_max));
-  // A peer that vanished without closing is noticed within keepalive time + timeout. The server permits 10 s.
+  // A peer that vanished without closing is noticed within keepalive time + timeout. The server
+  // permits 10 s.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
@@ -26,9 +28,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Cha
   // Peers are named by address; a proxy from the environment must not come between.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(
-      address, options.tls != nullptr ? options.tls->ForChannel(options.servers) : grpc::InsecureChannelCredentials(),
-      arguments);
+  return grpc::CreateCustomChannel(address,
+                                   options.tls != nullptr ? options.tls->ForChannel(options.servers)
+                                                          : grpc::InsecureChannelCredentials(),
+                                   arguments);
 }
 
 std::shared_ptr<grpc::Channel> ChannelPool::Get(absl::string_view address) {

@@ -1,4 +1,5 @@
-// Connections to peers: one channel per address, kept while it is used, with keepalive and quick reconnects.
+// Connections to peers: one channel per address, kept while it is used, with keepalive and quick
+// reconnects.
 #pragma once
 
 #include <memory>
@@ -27,7 +28,8 @@ struct ChannelOptions {
 };
 
 // A channel on its own; connects when first used and again after failures, at most 1 s apart.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const ChannelOptions& options);
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const ChannelOptions& options);
 
 // Thread-safe.
 class ChannelPool {
@@ -41,7 +43,8 @@ class ChannelPool {
  private:
   const ChannelOptions options_;
   mutable Mutex mutex_;
-  absl::flat_hash_map<std::string, std::shared_ptr<grpc::Channel>> channels_ SLUICE_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::shared_ptr<grpc::Channel>> channels_
+      SLUICE_GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice::rpc

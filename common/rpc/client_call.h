@@ -1,5 +1,6 @@
-// Asynchronous client calls: a function starts a call, callbacks report it, a handle cancels it. No reactor outside this file.
-// Callbacks run on gRPC's few threads and must not block; calls for one call are never concurrent.
+// Asynchronous client calls: a function starts a call, callbacks report it, a handle cancels it. No
+// reactor outside this file. Callbacks run on gRPC's few threads and must not block; calls for one
+// call are never concurrent.
 #pragma once
 
 #include <memory>
@@ -51,14 +52,15 @@ std::shared_ptr<ClientCall> StartUnary(Request request, const CallOptions& optio
     absl::AnyInvocable<void(absl::StatusOr<Response>)> done;
   };
   auto state = std::make_shared<State>(options, std::move(request), std::move(done));
-  start(state->call.context(), &state->request, &state->response, [state](const grpc::Status& status) {
-    auto callback = std::move(state->done);
-    if (status.ok()) {
-      callback(std::move(state->response));
-    } else {
-      callback(FromGrpc(status));
-    }
-  });
+  start(state->call.context(), &state->request, &state->response,
+        [state](const grpc::Status& status) {
+          auto callback = std::move(state->done);
+          if (status.ok()) {
+            callback(std::move(state->response));
+          } else {
+            callback(FromGrpc(status));
+          }
+        });
   return std::shared_ptr<ClientCall>(state, &state->call);
 }
 
@@ -72,10 +74,12 @@ class StreamReader {
   virtual void OnEnd(const absl::Status& status) = 0;
 };
 
-// Starts a server-stream call; the reader is kept until OnEnd has returned. `start(context, request, reactor)` must call the
-// stub: [&](auto* c, auto* q, auto* reactor) { stub->async()->Run(c, q, reactor); }
+// Starts a server-stream call; the reader is kept until OnEnd has returned. `start(context,
+// request, reactor)` must call the stub: [&](auto* c, auto* q, auto* reactor) {
+// stub->async()->Run(c, q, reactor); }
 template <typename Request, typename Response, typename Start>
-std::shared_ptr<ClientCall> StartServerStream(Request request, const CallOptions& options, Start&& start,
+std::shared_ptr<ClientCall> StartServerStream(Request request, const CallOptions& options,
+                                              Start&& start,
                                               std::unique_ptr<StreamReader<Response>> reader) {
   struct Reactor final : grpc::ClientReadReactor<Response> {
     Reactor(Request q, const CallOptions& o, std::unique_ptr<StreamReader<Response>> r)

@@ -11,7 +11,8 @@ namespace sluice::rpc {
 absl::StatusOr<Id128> ParseId128(absl::string_view bytes, absl::string_view field) {
   Id128 id;
   if (!Id128::FromBytes(bytes, &id)) {
-    return absl::InvalidArgumentError(absl::StrCat(field, " has ", bytes.size(), " bytes; it must have 16"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " has ", bytes.size(), " bytes; it must have 16"));
   }
   return id;
 }
@@ -21,7 +22,8 @@ absl::StatusOr<LeaseId> ParseLeaseId(absl::string_view bytes, absl::string_view 
   return LeaseId(id);
 }
 
-absl::StatusOr<std::vector<request::TokenId>> ParseTokens(const google::protobuf::RepeatedField<uint32_t>& ids) {
+absl::StatusOr<std::vector<request::TokenId>> ParseTokens(
+    const google::protobuf::RepeatedField<uint32_t>& ids) {
   std::vector<request::TokenId> tokens;
   tokens.reserve(static_cast<size_t>(ids.size()));
   for (uint32_t id : ids) {
@@ -33,7 +35,8 @@ absl::StatusOr<std::vector<request::TokenId>> ParseTokens(const google::protobuf
   return tokens;
 }
 
-void AddTokens(const std::vector<request::TokenId>& tokens, google::protobuf::RepeatedField<uint32_t>* ids) {
+void AddTokens(const std::vector<request::TokenId>& tokens,
+               google::protobuf::RepeatedField<uint32_t>* ids) {
   ids->Reserve(ids->size() + static_cast<int>(tokens.size()));
   for (request::TokenId token : tokens) ids->Add(static_cast<uint32_t>(token));
 }
@@ -54,7 +57,8 @@ request::SamplingParams ToParams(const v1::SamplingSpec& spec) {
   std::sort(params.logit_bias.begin(), params.logit_bias.end());
   params.seed = spec.seed();
   params.choice = spec.choice();
-  for (uint32_t token : spec.stop_token_ids()) params.stop_token_ids.push_back(static_cast<request::TokenId>(token));
+  for (uint32_t token : spec.stop_token_ids())
+    params.stop_token_ids.push_back(static_cast<request::TokenId>(token));
   params.ignore_eos = spec.ignore_eos();
   params.min_tokens = spec.min_tokens();
   params.max_tokens = spec.max_tokens();
@@ -72,7 +76,8 @@ v1::SamplingSpec ToProto(const request::SamplingParams& params) {
   spec.set_frequency_penalty(params.frequency_penalty);
   spec.set_presence_penalty(params.presence_penalty);
   spec.set_repetition_penalty(params.repetition_penalty);
-  for (const auto& [token, bias] : params.logit_bias) (*spec.mutable_logit_bias())[static_cast<uint32_t>(token)] = bias;
+  for (const auto& [token, bias] : params.logit_bias)
+    (*spec.mutable_logit_bias())[static_cast<uint32_t>(token)] = bias;
   spec.set_seed(params.seed);
   spec.set_choice(params.choice);
   AddTokens(params.stop_token_ids, spec.mutable_stop_token_ids());
@@ -85,7 +90,8 @@ v1::SamplingSpec ToProto(const request::SamplingParams& params) {
 }
 
 absl::StatusOr<request::FinishReason> ParseFinishReason(absl::string_view name) {
-  for (auto reason : {request::FinishReason::kNone, request::FinishReason::kStop, request::FinishReason::kLength}) {
+  for (auto reason : {request::FinishReason::kNone, request::FinishReason::kStop,
+                      request::FinishReason::kLength}) {
     if (request::FinishReasonName(reason) == name) return reason;
   }
   return absl::InvalidArgumentError(absl::StrCat("unknown finish reason '", name, "'"));
@@ -135,18 +141,28 @@ v1::WorkerLoad ToProto(const handoff::WorkerLoad& load) {
 
 absl::StatusOr<cluster::WorkerDescription> ToDescription(const v1::WorkerInfo& info) {
   if (info.worker_id().empty() || info.incarnation() == 0 || info.grpc_address().empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("worker '", info.worker_id(), "' registered without a name, an "
+    return absl::InvalidArgumentError(absl::StrCat("worker '", info.worker_id(),
+                                                   "' registered without a name, an "
                                                    "incarnation or an address"));
   }
   cluster::WorkerDescription description;
   switch (info.role()) {
-    case v1::PREFILL: description.role = cluster::Role::kPrefill; break;
-    case v1::DECODE: description.role = cluster::Role::kDecode; break;
-    case v1::BOTH: description.role = cluster::Role::kBoth; break;
-    default: return absl::InvalidArgumentError(absl::StrCat("worker '", info.worker_id(), "' has no role"));
+    case v1::PREFILL:
+      description.role = cluster::Role::kPrefill;
+      break;
+    case v1::DECODE:
+      description.role = cluster::Role::kDecode;
+      break;
+    case v1::BOTH:
+      description.role = cluster::Role::kBoth;
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("worker '", info.worker_id(), "' has no role"));
   }
   SLUICE_ASSIGN_OR_RETURN(const kv::PageLayout layout, FromProto(info.layout()));
-  SLUICE_ASSIGN_OR_RETURN(description.model_digest, ParseId128(info.model_digest(), "model_digest"));
+  SLUICE_ASSIGN_OR_RETURN(description.model_digest,
+                          ParseId128(info.model_digest(), "model_digest"));
   SLUICE_ASSIGN_OR_RETURN(description.numerics_id, ParseId128(info.numerics_id(), "numerics_id"));
   description.id = WorkerId(info.worker_id());
   description.incarnation = Incarnation(info.incarnation());
@@ -188,15 +204,18 @@ absl::Time DeadlineFromMs(uint32_t left_ms, absl::Time now) {
 uint32_t DeadlineToMs(absl::Time deadline, absl::Time now) {
   if (deadline == absl::InfiniteFuture()) return 0;
   // A deadline that has passed must not turn into none.
-  return static_cast<uint32_t>(std::clamp<int64_t>(absl::ToInt64Milliseconds(deadline - now), 1, UINT32_MAX));
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>(absl::ToInt64Milliseconds(deadline - now), 1, UINT32_MAX));
 }
 
-absl::StatusOr<handoff::CallContext> MakeContext(absl::string_view request_id, uint32_t attempt, absl::string_view tenant,
-                                                 absl::string_view cache_domain, int32_t priority, uint32_t deadline_ms,
-                                                 absl::Time now) {
+absl::StatusOr<handoff::CallContext> MakeContext(absl::string_view request_id, uint32_t attempt,
+                                                 absl::string_view tenant,
+                                                 absl::string_view cache_domain, int32_t priority,
+                                                 uint32_t deadline_ms, absl::Time now) {
   if (request_id.size() > kRequestIdBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("request_id has ", request_id.size(), " bytes; at most ",
-                                                   kRequestIdBytesMax, " are allowed"));
+    return absl::InvalidArgumentError(absl::StrCat("request_id has ", request_id.size(),
+                                                   " bytes; at most ", kRequestIdBytesMax,
+                                                   " are allowed"));
   }
   handoff::CallContext context;
   context.request = RequestId(std::string(request_id));

@@ -1,5 +1,5 @@
-// Messages to domain values and back, for every pair that more than one service needs. Conversions from messages check what a
-// peer or client may get wrong; conversions to messages cannot fail.
+// Messages to domain values and back, for every pair that more than one service needs. Conversions
+// from messages check what a peer or client may get wrong; conversions to messages cannot fail.
 #pragma once
 
 #include <string>
@@ -27,8 +27,10 @@ absl::StatusOr<Id128> ParseId128(absl::string_view bytes, absl::string_view fiel
 absl::StatusOr<LeaseId> ParseLeaseId(absl::string_view bytes, absl::string_view field);
 
 // Token ids. Errors: INVALID_ARGUMENT for a value that is no int32.
-absl::StatusOr<std::vector<request::TokenId>> ParseTokens(const google::protobuf::RepeatedField<uint32_t>& ids);
-void AddTokens(const std::vector<request::TokenId>& tokens, google::protobuf::RepeatedField<uint32_t>* ids);
+absl::StatusOr<std::vector<request::TokenId>> ParseTokens(
+    const google::protobuf::RepeatedField<uint32_t>& ids);
+void AddTokens(const std::vector<request::TokenId>& tokens,
+               google::protobuf::RepeatedField<uint32_t>* ids);
 
 // Ranges are checked by request::ValidateSampling, not here.
 request::SamplingParams ToParams(const v1::SamplingSpec& spec);
@@ -54,8 +56,9 @@ void AddChanges(absl::Span<const kv::BlockChange> changes, v1::BlockEvents* even
 absl::Time DeadlineFromMs(uint32_t left_ms, absl::Time now);
 uint32_t DeadlineToMs(absl::Time deadline, absl::Time now);
 
-// The parts of a call context that prefill and decode messages share. An empty cache domain means no prefix reuse.
-// Errors: INVALID_ARGUMENT for a request id over kRequestIdBytesMax or a cache domain that has not 32 bytes.
+// The parts of a call context that prefill and decode messages share. An empty cache domain means
+// no prefix reuse. Errors: INVALID_ARGUMENT for a request id over kRequestIdBytesMax or a cache
+// domain that has not 32 bytes.
 template <typename Message>
 absl::StatusOr<handoff::CallContext> ToContext(const Message& message, absl::Time now);
 template <typename Message>
@@ -68,14 +71,15 @@ void SetContext(const handoff::CallContext& context, absl::Time now, Message* me
   if (context.domain) message->set_cache_domain(context.domain->bytes());
 }
 
-absl::StatusOr<handoff::CallContext> MakeContext(absl::string_view request_id, uint32_t attempt, absl::string_view tenant,
-                                                 absl::string_view cache_domain, int32_t priority, uint32_t deadline_ms,
-                                                 absl::Time now);
+absl::StatusOr<handoff::CallContext> MakeContext(absl::string_view request_id, uint32_t attempt,
+                                                 absl::string_view tenant,
+                                                 absl::string_view cache_domain, int32_t priority,
+                                                 uint32_t deadline_ms, absl::Time now);
 
 template <typename Message>
 absl::StatusOr<handoff::CallContext> ToContext(const Message& message, absl::Time now) {
-  return MakeContext(message.request_id(), message.attempt(), message.tenant(), message.cache_domain(),
-                     message.priority(), message.deadline_ms(), now);
+  return MakeContext(message.request_id(), message.attempt(), message.tenant(),
+                     message.cache_domain(), message.priority(), message.deadline_ms(), now);
 }
 
 }  // namespace sluice::rpc

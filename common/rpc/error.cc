@@ -88,7 +88,8 @@ v1::ErrorReason ReasonOfCode(absl::StatusCode code) {
   }
 }
 
-absl::Status MakeError(v1::ErrorReason reason, absl::string_view message, const ErrorOptions& options) {
+absl::Status MakeError(v1::ErrorReason reason, absl::string_view message,
+                       const ErrorOptions& options) {
   SLUICE_CHECK(RowOf(reason) != nullptr) << "reason " << reason;
   absl::Status status(CodeOfReason(reason), message);
   v1::ErrorDetail detail;
@@ -116,7 +117,8 @@ v1::ErrorDetail DetailOf(const absl::Status& status) {
   return detail;
 }
 
-absl::Status WithContext(const absl::Status& status, absl::string_view source, absl::string_view request_id) {
+absl::Status WithContext(const absl::Status& status, absl::string_view source,
+                         absl::string_view request_id) {
   if (status.ok()) return status;
   v1::ErrorDetail detail = DetailOf(status);
   if (detail.source().empty()) detail.set_source(std::string(source));

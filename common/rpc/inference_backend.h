@@ -1,4 +1,5 @@
-// What the public front ends (gRPC and HTTP) need of a router. Both speak the messages of inference.proto to it.
+// What the public front ends (gRPC and HTTP) need of a router. Both speak the messages of
+// inference.proto to it.
 #pragma once
 
 #include <functional>
@@ -36,16 +37,20 @@ class InferenceBackend {
  public:
   virtual ~InferenceBackend() = default;
 
-  // The tenant of an API key ("" when none was sent). Errors: UNAUTHENTICATED with reason INVALID_API_KEY.
+  // The tenant of an API key ("" when none was sent). Errors: UNAUTHENTICATED with reason
+  // INVALID_API_KEY.
   virtual absl::StatusOr<TenantId> Authenticate(absl::string_view api_key) = 0;
 
-  // Starts a generation; every outcome, bad requests included, arrives at the sink, later and on another thread. The returned
-  // function cancels it; idempotent, callable at any time, also after the end.
-  virtual std::function<void()> Generate(v1::GenerateRequest request, Caller caller, std::unique_ptr<GenerationSink> sink) = 0;
+  // Starts a generation; every outcome, bad requests included, arrives at the sink, later and on
+  // another thread. The returned function cancels it; idempotent, callable at any time, also after
+  // the end.
+  virtual std::function<void()> Generate(v1::GenerateRequest request, Caller caller,
+                                         std::unique_ptr<GenerationSink> sink) = 0;
 
   virtual v1::ListModelsResponse ListModels() = 0;
   virtual absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request) = 0;
-  virtual absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request) = 0;
+  virtual absl::StatusOr<v1::DetokenizeResponse> Detokenize(
+      const v1::DetokenizeRequest& request) = 0;
 
   // May admit requests now.
   virtual bool Ready() const = 0;

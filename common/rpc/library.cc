@@ -17,9 +17,10 @@
 namespace sluice::rpc {
 namespace {
 
-// A channel that has made one callback call holds the queue behind all callback calls. Without it the last channel or server to
-// go takes that queue down, and gRPC 1.51 aborts when that happens on one of the queue's own threads: at the end of a call whose
-// context was the last to know its channel. Never destroyed.
+// A channel that has made one callback call holds the queue behind all callback calls. Without it
+// the last channel or server to go takes that queue down, and gRPC 1.51 aborts when that happens on
+// one of the queue's own threads: at the end of a call whose context was the last to know its
+// channel. Never destroyed.
 struct QueueKeeper {
   std::shared_ptr<grpc::Channel> channel =
       grpc::CreateChannel("unix:/nonexistent/sluice", grpc::InsecureChannelCredentials());
@@ -46,7 +47,8 @@ void OnGrpcLog(gpr_log_func_args* line) {
                          << Field("so_far", before + 1);
     return;
   }
-  // Of a handshake that fails the call or the count above tells; that certificates name no hosts is meant.
+  // Of a handshake that fails the call or the count above tells; that certificates name no hosts is
+  // meant.
   const bool of_handshake = absl::EndsWith(line->file, "/ssl_transport_security.cc") ||
                             absl::EndsWith(line->file, "/tls_security_connector.cc");
   if (line->severity == GPR_LOG_SEVERITY_ERROR && !of_handshake) {
@@ -64,8 +66,8 @@ void KeepGrpcRunning() {
     gpr_set_log_verbosity(GPR_LOG_SEVERITY_DEBUG);
     grpc_init();
     auto* made = new QueueKeeper();
-    made->stub.UnaryCall(&made->context, "/sluice/keep", grpc::StubOptions(), &made->request, &made->response,
-                         [](const grpc::Status&) {});
+    made->stub.UnaryCall(&made->context, "/sluice/keep", grpc::StubOptions(), &made->request,
+                         &made->response, [](const grpc::Status&) {});
     return made;
   }();
 }

@@ -42,7 +42,8 @@ void ListeningInodes(const std::string& table, uint16_t port, std::vector<std::s
     const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
     constexpr size_t kLocal = 1, kState = 3, kInode = 9;
     if (fields.size() <= kInode || fields[kState] != "0A") continue;
-    if (absl::EndsWithIgnoreCase(fields[kLocal], wanted)) inodes->push_back("socket:[" + fields[kInode] + "]");
+    if (absl::EndsWithIgnoreCase(fields[kLocal], wanted))
+      inodes->push_back("socket:[" + fields[kInode] + "]");
   }
 }
 
@@ -70,24 +71,27 @@ absl::Status TryBind(const addrinfo& address, const HostPort& where) {
   close(fd);
   if (bound) return absl::OkStatus();
   if (error != EADDRINUSE) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot listen on ", where.ToString(), ": ", strerror(error)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot listen on ", where.ToString(), ": ", strerror(error)));
   }
   const std::string holder = PortHolder(where.port);
-  return absl::AlreadyExistsError(absl::StrCat("port ", where.port, " of ", where.host, " is in use by ",
-                                               holder.empty() ? "a process of another user" : holder,
-                                               "; stop it or choose another port (0 takes any)"));
+  return absl::AlreadyExistsError(
+      absl::StrCat("port ", where.port, " of ", where.host, " is in use by ",
+                   holder.empty() ? "a process of another user" : holder,
+                   "; stop it or choose another port (0 takes any)"));
 }
 
 }  // namespace
 
 std::string HostPort::ToString() const {
-  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
+                                      : absl::StrCat(host, ":", port);
 }
 
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   const size_t colon = text.rfind(':');
-  const absl::Status bad = absl::InvalidArgumentError(
-      absl::StrCat("\"", text, "\" is not an address; write host:port, for example 127.0.0.1:8081 or [::1]:0"));
+  const absl::Status bad = absl::InvalidArgumentError(absl::StrCat(
+      "\"", text, "\" is not an address; write host:port, for example 127.0.0.1:8081 or [::1]:0"));
   if (colon == absl::string_view::npos || colon == 0) return bad;
   absl::string_view host = text.substr(0, colon);
   uint32_t port = 0;
@@ -110,20 +114,25 @@ bool IsLoopback(absl::string_view host) {
   return inet_pton(AF_INET6, text.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-absl::StatusOr<HostPort> CheckListen(absl::string_view listen, bool anywhere, absl::string_view allow) {
+absl::StatusOr<HostPort> CheckListen(absl::string_view listen, bool anywhere,
+                                     absl::string_view allow) {
   SLUICE_ASSIGN_OR_RETURN(const HostPort where, ParseHostPort(listen));
   if (!IsLoopback(where.host) && !anywhere) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        "refusing to listen on ", where.ToString(), " without TLS: everybody who reaches it could use it; listen on "
-        "127.0.0.1, or set ", allow));
+    return absl::PermissionDeniedError(
+        absl::StrCat("refusing to listen on ", where.ToString(),
+                     " without TLS: everybody who reaches it could use it; listen on "
+                     "127.0.0.1, or set ",
+                     allow));
   }
   addrinfo hints{};
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
-  const int error = getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &list);
+  const int error =
+      getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &list);
   if (error != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot resolve \"", where.host, "\": ", gai_strerror(error)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot resolve \"", where.host, "\": ", gai_strerror(error)));
   }
   const std::unique_ptr<addrinfo, AddressFreer> freer(list);
   SLUICE_RETURN_IF_ERROR(TryBind(*list, where));

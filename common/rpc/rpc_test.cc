@@ -19,8 +19,10 @@ namespace {
 TEST(StatusMap, EveryReasonSurvivesTheRoundTrip) {
   for (int i = 1; i < v1::ErrorReason_ARRAYSIZE; ++i) {
     const auto reason = static_cast<v1::ErrorReason>(i);
-    const absl::Status sent = WithContext(
-        MakeError(reason, "what and why", {.field = "prompt", .retry_after = absl::Milliseconds(1500)}), "decode/d0", "r1");
+    const absl::Status sent =
+        WithContext(MakeError(reason, "what and why",
+                              {.field = "prompt", .retry_after = absl::Milliseconds(1500)}),
+                    "decode/d0", "r1");
     const grpc::Status wire = ToGrpc(sent);
     const absl::Status received = FromGrpc(wire);
     EXPECT_EQ(received.code(), CodeOfReason(reason));
@@ -46,7 +48,8 @@ TEST(StatusMap, EveryCodeSurvivesWithoutADetail) {
 }
 
 TEST(StatusMap, CarriesThePublicGoogleDetails) {
-  const grpc::Status wire = ToGrpc(MakeError(v1::RATE_LIMITED, "slow down", {.retry_after = absl::Milliseconds(2500)}));
+  const grpc::Status wire =
+      ToGrpc(MakeError(v1::RATE_LIMITED, "slow down", {.retry_after = absl::Milliseconds(2500)}));
   v1::RpcStatus rpc;
   ASSERT_TRUE(rpc.ParseFromString(wire.error_details()));
   EXPECT_EQ(rpc.code(), 8);
@@ -64,7 +67,8 @@ TEST(StatusMap, CarriesThePublicGoogleDetails) {
 }
 
 TEST(StatusMap, DamagedDetailsLeaveCodeAndMessage) {
-  const absl::Status received = FromGrpc(grpc::Status(grpc::StatusCode::ABORTED, "stale", "\xff\xff\xff garbage"));
+  const absl::Status received =
+      FromGrpc(grpc::Status(grpc::StatusCode::ABORTED, "stale", "\xff\xff\xff garbage"));
   EXPECT_EQ(received.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(received.message(), "stale");
   EXPECT_EQ(DetailOf(received).reason(), v1::STALE_LEASE);
@@ -100,7 +104,8 @@ TEST(Listen, ParsesAddresses) {
   EXPECT_EQ(ParseHostPort("[::1]:0")->host, "::1");
   EXPECT_EQ(ParseHostPort("[::1]:0")->ToString(), "[::1]:0");
   EXPECT_EQ(ParseHostPort("localhost:8081")->ToString(), "localhost:8081");
-  for (const char* bad : {"", "8081", ":8081", "a:b", "a:65536", "a:-1", "::1:80", "[]:80", "[::1:80", "a:"}) {
+  for (const char* bad :
+       {"", "8081", ":8081", "a:b", "a:65536", "a:-1", "::1:80", "[]:80", "[::1:80", "a:"}) {
     EXPECT_FALSE(ParseHostPort(bad).ok()) << bad;
   }
 }

@@ -35,8 +35,9 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
-                              static_cast<int>(absl::ToInt64Milliseconds(options.connection_idle_max)));
+  builder->AddChannelArgument(
+      GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(options.connection_idle_max)));
   grpc::ResourceQuota quota("sluice");
   quota.Resize(options.memory_bytes_max);
   builder->SetResourceQuota(quota);
@@ -46,15 +47,18 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       const std::vector<ServedService>& services) {
-  SLUICE_ASSIGN_OR_RETURN(const HostPort where, CheckListen(options.listen, options.insecure_listen_anywhere || options.tls != nullptr));
+  SLUICE_ASSIGN_OR_RETURN(
+      const HostPort where,
+      CheckListen(options.listen, options.insecure_listen_anywhere || options.tls != nullptr));
   KeepGrpcRunning();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
   int port = 0;
-  builder.AddListeningPort(where.ToString(), options.tls != nullptr ? options.tls->ForServer() : grpc::InsecureServerCredentials(),
-                           &port);
+  builder.AddListeningPort(
+      where.ToString(),
+      options.tls != nullptr ? options.tls->ForServer() : grpc::InsecureServerCredentials(), &port);
   for (const ServedService& served : services) builder.RegisterService(served.service);
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   interceptors.push_back(MakeParseErrorInterceptor());
@@ -95,7 +99,8 @@ void Server::SetLive(bool live) { SetHealth("liveness", live); }
 void Server::Shutdown(absl::Duration grace) {
   if (server_ == nullptr) return;
   const auto millis = absl::ToInt64Milliseconds(grace);
-  server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(millis, GPR_TIMESPAN)));
+  server_->Shutdown(
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(millis, GPR_TIMESPAN)));
   server_->Wait();
 }
 

@@ -29,8 +29,8 @@ struct ServerOptions {
   size_t memory_bytes_max = size_t{1} << 30;
   // mTLS; null: plaintext.
   std::shared_ptr<const Tls> tls = nullptr;
-  // A connection without calls this long is closed, so that idle ones do not use up the descriptors; the peer's channel connects
-  // again with its next call.
+  // A connection without calls this long is closed, so that idle ones do not use up the
+  // descriptors; the peer's channel connects again with its next call.
   absl::Duration connection_idle_max = absl::Minutes(1);
 
   size_t message_bytes_max() const { return public_facing ? size_t{4} << 20 : size_t{64} << 20; }
@@ -46,9 +46,8 @@ struct ServedService {
 // Thread-safe. The services must outlive it.
 class Server {
  public:
-  // Binds and serves. Health of "", "startup", "readiness", "liveness" and of every service starts as NOT_SERVING but for
-  // "liveness".
-  // Errors as CheckListen.
+  // Binds and serves. Health of "", "startup", "readiness", "liveness" and of every service starts
+  // as NOT_SERVING but for "liveness". Errors as CheckListen.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
                                                        const std::vector<ServedService>& services);
   ~Server();
@@ -64,7 +63,8 @@ class Server {
   // Health of "liveness".
   void SetLive(bool live);
 
-  // Refuses new connections, cancels calls that still run after `grace`, and waits for their handlers. Idempotent.
+  // Refuses new connections, cancels calls that still run after `grace`, and waits for their
+  // handlers. Idempotent.
   void Shutdown(absl::Duration grace);
 
  private:

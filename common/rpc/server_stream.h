@@ -1,4 +1,5 @@
-// The one server-stream reactor of Sluice. Services hold a ServerStream, write messages and close it; they write no reactors.
+// The one server-stream reactor of Sluice. Services hold a ServerStream, write messages and close
+// it; they write no reactors.
 #pragma once
 
 #include <memory>
@@ -19,12 +20,13 @@ namespace sluice::rpc {
 struct StreamOptions {
   // Messages that may wait for a slow reader. Over it the stream ends with SLOW_CONSUMER.
   size_t queue_bytes_max = size_t{256} << 10;
-  // After an overflow, how long the write in progress may take before the connection's stream is reset.
+  // After an overflow, how long the write in progress may take before the connection's stream is
+  // reset.
   absl::Duration stall_timeout = absl::Seconds(10);
 };
 
-// One running server stream, seen by its producer. Thread-safe; nothing blocks. Dropping it without Close ends the call
-// with INTERNAL.
+// One running server stream, seen by its producer. Thread-safe; nothing blocks. Dropping it without
+// Close ends the call with INTERNAL.
 template <typename T>
 class ServerStream {
  public:
@@ -39,11 +41,13 @@ class ServerStream {
   // What the service method returns to gRPC. Valid until the stream has ended.
   grpc::ServerWriteReactor<T>* reactor() { return core_->reactor; }
 
-  // `gone` runs once if the peer cancels or its connection ends before Close; at once if that has happened. On a gRPC
-  // thread, must not block. May hold the last reference to this stream. After Close it is dropped.
+  // `gone` runs once if the peer cancels or its connection ends before Close; at once if that has
+  // happened. On a gRPC thread, must not block. May hold the last reference to this stream. After
+  // Close it is dropped.
   void OnGone(absl::AnyInvocable<void()> gone) { core_->SetGone(std::move(gone)); }
 
-  // False when the stream has ended: the producer should stop (OnGone is called too, unless the reader was too slow).
+  // False when the stream has ended: the producer should stop (OnGone is called too, unless the
+  // reader was too slow).
   bool Write(T message) {
     const size_t bytes = message.ByteSizeLong() + kFrameBytes;
     typename Queue::Step step;
@@ -69,10 +73,13 @@ class ServerStream {
     Core(grpc::CallbackServerContext* context_in, const StreamOptions& options_in)
         : context(context_in),
           options(options_in),
-          queue(options.queue_bytes_max, MakeError(v1::SLOW_CONSUMER, "the client reads too slowly; read faster or ask for "
-                                                                      "fewer tokens")) {}
+          queue(options.queue_bytes_max,
+                MakeError(v1::SLOW_CONSUMER,
+                          "the client reads too slowly; read faster or ask for "
+                          "fewer tokens")) {}
 
-    // Only one step exists at a time, and the reactor lives until after kFinish: no lock is needed here.
+    // Only one step exists at a time, and the reactor lives until after kFinish: no lock is needed
+    // here.
     void Run(const typename Queue::Step& step) {
       if (step.kind == Queue::Step::Kind::kWrite) reactor->StartWrite(step.message);
       if (step.kind == Queue::Step::Kind::kFinish) reactor->Finish(ToGrpc(step.status));
@@ -112,9 +119,9 @@ class ServerStream {
       MutexLock lock(mutex);
       if (done) return;
       alarm = std::make_unique<grpc::Alarm>();
-      const gpr_timespec deadline =
-          gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                       gpr_time_from_millis(absl::ToInt64Milliseconds(options.stall_timeout), GPR_TIMESPAN));
+      const gpr_timespec deadline = gpr_time_add(
+          gpr_now(GPR_CLOCK_MONOTONIC),
+          gpr_time_from_millis(absl::ToInt64Milliseconds(options.stall_timeout), GPR_TIMESPAN));
       alarm->Set(deadline, [core = this->shared_from_this()](bool expired) {
         if (!expired || !core->queue.Hold()) return;
         core->context->TryCancel();
@@ -155,7 +162,8 @@ class ServerStream {
     }
     void OnDone() override {
       const std::unique_ptr<Reactor> self = std::move(self_);
-      std::unique_ptr<grpc::Alarm> alarm;  // cancelled outside the lock; its callback holds the core
+      std::unique_ptr<grpc::Alarm>
+          alarm;  // cancelled outside the lock; its callback holds the core
       MutexLock lock(core_->mutex);
       core_->done = true;
       alarm = std::move(core_->alarm);

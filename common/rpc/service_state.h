@@ -1,4 +1,5 @@
-// The life of a process as its clients see it: starting, ready, draining, stopped; and the requests in flight.
+// The life of a process as its clients see it: starting, ready, draining, stopped; and the requests
+// in flight.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ namespace sluice::rpc {
 
 class ServiceState;
 
-// One request in flight; dropping it ends the request. Move-only, may outlive its handler but not the ServiceState.
+// One request in flight; dropping it ends the request. Move-only, may outlive its handler but not
+// the ServiceState.
 class InFlight {
  public:
   InFlight() = default;
@@ -36,15 +38,19 @@ class ServiceState {
   void SetReady(bool ready);
   bool ready() const;
 
-  // Called after every change of ready(), in order, on the thread that caused it; must not cause another. Set before the state
-  // is shared.
-  void OnReadyChanged(absl::AnyInvocable<void(bool ready)> changed) { changed_ = std::move(changed); }
+  // Called after every change of ready(), in order, on the thread that caused it; must not cause
+  // another. Set before the state is shared.
+  void OnReadyChanged(absl::AnyInvocable<void(bool ready)> changed) {
+    changed_ = std::move(changed);
+  }
 
-  // Empty while draining. Not ready is no reason to refuse: readiness is advice for those who choose.
+  // Empty while draining. Not ready is no reason to refuse: readiness is advice for those who
+  // choose.
   std::optional<InFlight> Admit();
   uint32_t in_flight() const;
 
-  // Stops admission. Returns false if that had begun before. What OnReadyChanged set has returned by then, either way.
+  // Stops admission. Returns false if that had begun before. What OnReadyChanged set has returned
+  // by then, either way.
   bool BeginDrain();
   bool draining() const;
   // Waits until nothing is in flight, at most `timeout`. Returns whether that was reached.

@@ -9,13 +9,15 @@
 
 namespace sluice::rpc {
 
-// Blocks the two signals for the calling thread and all threads it starts from now on: call first thing in main.
+// Blocks the two signals for the calling thread and all threads it starts from now on: call first
+// thing in main.
 void BlockTerminationSignals();
 
 // Thread-safe. The destructor ends the thread.
 class SignalWatcher {
  public:
-  // `first` runs on the watcher's thread at the first signal. The second signal ends the process at once with code 130.
+  // `first` runs on the watcher's thread at the first signal. The second signal ends the process at
+  // once with code 130.
   static absl::StatusOr<std::unique_ptr<SignalWatcher>> Start(absl::AnyInvocable<void()> first);
   ~SignalWatcher();
 

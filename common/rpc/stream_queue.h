@@ -1,4 +1,5 @@
-// The state machine of one server stream, without gRPC: bounded queue, one write outstanding, one finish, cancel, overflow.
+// The state machine of one server stream, without gRPC: bounded queue, one write outstanding, one
+// finish, cancel, overflow.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,8 @@
 
 namespace sluice::rpc {
 
-// Thread-safe. Every call returns the step that the caller must carry out, at once and on its own thread; at most one step is
-// outstanding at any time, so steps of different threads never overlap:
+// Thread-safe. Every call returns the step that the caller must carry out, at once and on its own
+// thread; at most one step is outstanding at any time, so steps of different threads never overlap:
 //   kWrite   start writing `*message`, which stays valid until OnWriteDone
 //   kFinish  end the stream with `status`; comes exactly once and is the last step
 template <typename T>
@@ -30,8 +31,10 @@ class StreamQueue {
     kClosed,    // the stream has ended, or will with a status that is fixed already
   };
 
-  // `bytes_max` bounds the messages that wait, the one being written not counted. A single message always fits.
-  StreamQueue(size_t bytes_max, absl::Status overflow) : bytes_max_(bytes_max), overflow_(std::move(overflow)) {}
+  // `bytes_max` bounds the messages that wait, the one being written not counted. A single message
+  // always fits.
+  StreamQueue(size_t bytes_max, absl::Status overflow)
+      : bytes_max_(bytes_max), overflow_(std::move(overflow)) {}
 
   Pushed Push(T message, size_t bytes, Step* step) {
     MutexLock lock(mutex_);
@@ -69,7 +72,8 @@ class StreamQueue {
     return NextStep();
   }
 
-  // Keeps kFinish back, so that the call's objects stay alive meanwhile. False when the stream has finished.
+  // Keeps kFinish back, so that the call's objects stay alive meanwhile. False when the stream has
+  // finished.
   bool Hold() {
     MutexLock lock(mutex_);
     if (finished_) return false;

@@ -142,7 +142,8 @@ TEST(StreamQueue, StepsOfManyThreadsNeverOverlap) {
     producer.join();
     canceller.join();
     EXPECT_EQ(transport.finishes.load(), 1);
-    for (size_t i = 0; i < transport.received.size(); ++i) EXPECT_EQ(transport.received[i], static_cast<int>(i));
+    for (size_t i = 0; i < transport.received.size(); ++i)
+      EXPECT_EQ(transport.received[i], static_cast<int>(i));
     if (round % 2 == 0) {
       EXPECT_EQ(transport.received.size(), static_cast<size_t>(kMessages));
     }

@@ -46,8 +46,10 @@ inline constexpr MetricDef kDegraded = {
 inline constexpr MetricDef kInFlight = {"sluice_requests_in_flight", MetricType::kGauge,
                                         "Requests that run in this process."};
 inline constexpr MetricDef kRpcRefusals = {
-    "sluice_rpc_refusals_total", MetricType::kCounter,
-    "gRPC connections whose handshake failed, and calls that their caller's role may not make.", {"reason"}};
+    "sluice_rpc_refusals_total",
+    MetricType::kCounter,
+    "gRPC connections whose handshake failed, and calls that their caller's role may not make.",
+    {"reason"}};
 inline constexpr MetricDef kProcessCpu = {"sluice_process_cpu_seconds_total", MetricType::kCounter,
                                           "CPU time used, user and system."};
 inline constexpr MetricDef kProcessMemory = {"sluice_process_resident_bytes", MetricType::kGauge,
@@ -167,8 +169,10 @@ inline constexpr MetricDef kInvalidMessages = {
     "sluice_kv_invalid_messages_total", MetricType::kCounter,
     "Messages that cannot be parsed or contradict the grant or themselves: refused."};
 inline constexpr MetricDef kTransportRefusals = {
-    "sluice_transport_refusals_total", MetricType::kCounter,
-    "Connections and messages that the transport of pages refused, by reason.", {"reason"}};
+    "sluice_transport_refusals_total",
+    MetricType::kCounter,
+    "Connections and messages that the transport of pages refused, by reason.",
+    {"reason"}};
 inline constexpr MetricDef kDigestFailures = {"sluice_kv_digest_failures_total",
                                               MetricType::kCounter,
                                               "Pieces whose bytes were not the ones offered."};

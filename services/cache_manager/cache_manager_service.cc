@@ -31,11 +31,11 @@ absl::StatusOr<std::vector<kv::BlockKey>> ToKeys(const v1::KeyList& list) {
 // Carries a worker's messages to the loop, in order.
 class CacheManagerService::Reader final : public rpc::StreamReader<v1::WorkerUpdate> {
  public:
-  Reader(CacheManagerService& service, ConnectionId connection) : service_(service), connection_(connection) {}
+  Reader(CacheManagerService& service, ConnectionId connection)
+      : service_(service), connection_(connection) {}
   void OnMessage(v1::WorkerUpdate update) override {
-    service_.loop_.Post([&service = service_, connection = connection_, update = std::move(update)] {
-      service.OnUpdate(connection, update);
-    });
+    service_.loop_.Post([&service = service_, connection = connection_,
+                         update = std::move(update)] { service.OnUpdate(connection, update); });
   }
   void OnEnd(const absl::Status&) override {
     service_.loop_.Post([&service = service_, connection = connection_] {
@@ -48,10 +48,16 @@ class CacheManagerService::Reader final : public rpc::StreamReader<v1::WorkerUpd
   const ConnectionId connection_;
 };
 
-CacheManagerService::CacheManagerService(const CacheManagerOptions& options, Loop& loop, telemetry::Registry& metrics)
-    : options_(options), loop_(loop), metrics_(metrics), index_(options.blocks_max), registry_(options.heartbeat) {
+CacheManagerService::CacheManagerService(const CacheManagerOptions& options, Loop& loop,
+                                         telemetry::Registry& metrics)
+    : options_(options),
+      loop_(loop),
+      metrics_(metrics),
+      index_(options.blocks_max),
+      registry_(options.heartbeat) {
   metrics.OnCollect([this, blocks = metrics.gauge(telemetry::kIndexBlocks),
-                     overflows = metrics.counter(telemetry::kIndexOverflows), gaps = metrics.counter(telemetry::kIndexGaps)] {
+                     overflows = metrics.counter(telemetry::kIndexOverflows),
+                     gaps = metrics.counter(telemetry::kIndexGaps)] {
     const cluster::BlockIndex::Stats stats = index_.stats();
     blocks.Set(static_cast<double>(stats.blocks));
     overflows.AdvanceTo(static_cast<double>(stats.overflows));
@@ -64,18 +70,23 @@ CacheManagerService::CacheManagerService(const CacheManagerOptions& options, Loo
   loop_.Post([this] { DropSilent(); });
 }
 
-grpc::ServerBidiReactor<v1::WorkerUpdate, v1::ManagerUpdate>* CacheManagerService::Attach(grpc::CallbackServerContext*) {
+grpc::ServerBidiReactor<v1::WorkerUpdate, v1::ManagerUpdate>* CacheManagerService::Attach(
+    grpc::CallbackServerContext*) {
   const ConnectionId connection(++connections_made_);
   auto stream = std::make_unique<WorkerStream>(std::make_unique<Reader>(*this, connection));
   auto* reactor = stream->reactor();
-  // gRPC reads nothing before this method returns, so the stream is known on the loop before its first message.
-  loop_.Post([this, connection, stream = std::move(stream)]() mutable { workers_[connection] = std::move(stream); });
+  // gRPC reads nothing before this method returns, so the stream is known on the loop before its
+  // first message.
+  loop_.Post([this, connection, stream = std::move(stream)]() mutable {
+    workers_[connection] = std::move(stream);
+  });
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::WorkerView>* CacheManagerService::WatchWorkers(grpc::CallbackServerContext* context,
-                                                                            const v1::WatchWorkersRequest*) {
-  auto stream = std::make_unique<ViewStream>(context, rpc::StreamOptions{.queue_bytes_max = size_t{16} << 20});
+grpc::ServerWriteReactor<v1::WorkerView>* CacheManagerService::WatchWorkers(
+    grpc::CallbackServerContext* context, const v1::WatchWorkersRequest*) {
+  auto stream = std::make_unique<ViewStream>(
+      context, rpc::StreamOptions{.queue_bytes_max = size_t{16} << 20});
   auto* reactor = stream->reactor();
   loop_.Post([this, stream = std::move(stream)]() mutable {
     if (stream->Write(registry_.View())) watchers_.push_back(std::move(stream));
@@ -84,7 +95,8 @@ grpc::ServerWriteReactor<v1::WorkerView>* CacheManagerService::WatchWorkers(grpc
 }
 
 grpc::ServerUnaryReactor* CacheManagerService::Lookup(grpc::CallbackServerContext* context,
-                                                      const v1::LookupRequest* request, v1::LookupReply* reply) {
+                                                      const v1::LookupRequest* request,
+                                                      v1::LookupReply* reply) {
   // A worker has one numerics id, so only one of the lists can name its blocks.
   for (const v1::KeyList& list : request->lists()) {
     const auto keys = ToKeys(list);
@@ -134,7 +146,8 @@ void CacheManagerService::OnUpdate(ConnectionId connection, const v1::WorkerUpda
       metrics_.counter(telemetry::kWorkerUpdates, {"events"}).Add();
       status = OnEvents(connection, update.events());
       break;
-    case v1::WorkerUpdate::UPDATE_NOT_SET: break;  // something newer than this process
+    case v1::WorkerUpdate::UPDATE_NOT_SET:
+      break;  // something newer than this process
   }
   if (!status.ok()) Disconnect(connection, status);
 }
@@ -142,16 +155,19 @@ void CacheManagerService::OnUpdate(ConnectionId connection, const v1::WorkerUpda
 absl::Status CacheManagerService::OnAttach(ConnectionId connection, const v1::WorkerInfo& info) {
   std::optional<ConnectionId> replaced;
   SLUICE_RETURN_IF_ERROR(registry_.Attach(connection, info, loop_.clock().Now(), &replaced));
-  SLUICE_LOG(kInfo) << "worker attached" << Field("worker", info.worker_id()) << Field("address", info.grpc_address())
-                    << Field("model", info.model()) << Field("replaces", replaced.has_value());
+  SLUICE_LOG(kInfo) << "worker attached" << Field("worker", info.worker_id())
+                    << Field("address", info.grpc_address()) << Field("model", info.model())
+                    << Field("replaces", replaced.has_value());
   if (replaced) {
     index_.RemoveWorker(WorkerId(info.worker_id()));
-    Disconnect(*replaced, absl::AbortedError(absl::StrCat(info.worker_id(), " attached on another connection")));
+    Disconnect(*replaced, absl::AbortedError(
+                              absl::StrCat(info.worker_id(), " attached on another connection")));
   }
   const auto stream = workers_.find(connection);
   if (stream != workers_.end()) {
     v1::ManagerUpdate update;
-    update.mutable_ack()->set_heartbeat_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.heartbeat)));
+    update.mutable_ack()->set_heartbeat_ms(
+        static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.heartbeat)));
     stream->second->Write(std::move(update));
   }
   PublishView();
@@ -166,7 +182,8 @@ absl::Status CacheManagerService::OnEvents(ConnectionId connection, const v1::Bl
     index_.ApplySnapshot(worker->id, worker->incarnation, events.sequence(), changes);
     return absl::OkStatus();
   }
-  const auto applied = index_.ApplyChanges(worker->id, worker->incarnation, events.sequence(), changes);
+  const auto applied =
+      index_.ApplyChanges(worker->id, worker->incarnation, events.sequence(), changes);
   if (applied == cluster::BlockIndex::Applied::kNeedSnapshot) {
     v1::ManagerUpdate update;
     update.mutable_snapshot();
@@ -178,7 +195,8 @@ absl::Status CacheManagerService::OnEvents(ConnectionId connection, const v1::Bl
 
 void CacheManagerService::Disconnect(ConnectionId connection, const absl::Status& why) {
   if (const std::optional<Worker> worker = registry_.Detach(connection)) {
-    SLUICE_LOG(kInfo) << "worker gone" << Field("worker", worker->id) << Field("why", why.ToString());
+    SLUICE_LOG(kInfo) << "worker gone" << Field("worker", worker->id)
+                      << Field("why", why.ToString());
     index_.RemoveWorker(worker->id);
     PublishView();
   }
@@ -201,11 +219,14 @@ void CacheManagerService::CountWorkers(const v1::WorkerView& view) {
   constexpr std::array<const char*, 3> kStates = {"ready", "not_ready", "draining"};
   std::array<std::array<int, 3>, 3> counts = {};
   for (const v1::WorkerEntry& worker : view.workers()) {
-    const size_t role = worker.info().role() == v1::PREFILL ? 0 : worker.info().role() == v1::DECODE ? 1 : 2;
+    const size_t role = worker.info().role() == v1::PREFILL  ? 0
+                        : worker.info().role() == v1::DECODE ? 1
+                                                             : 2;
     ++counts[role][worker.draining() ? 2 : worker.ready() ? 0 : 1];
   }
   for (size_t i = 0; i < kRoles.size(); ++i) {
-    for (size_t j = 0; j < kStates.size(); ++j) metrics_.gauge(telemetry::kWorkers, {kRoles[i], kStates[j]}).Set(counts[i][j]);
+    for (size_t j = 0; j < kStates.size(); ++j)
+      metrics_.gauge(telemetry::kWorkers, {kRoles[i], kStates[j]}).Set(counts[i][j]);
   }
 }
 

@@ -21,16 +21,19 @@ struct CacheManagerOptions {
   size_t blocks_max = 10'000'000;
 };
 
-// Registry and streams belong to `loop`; lookups are answered on gRPC's threads from the block index. The server must be shut
-// down before the loop stops, and the loop stopped before this is destroyed.
+// Registry and streams belong to `loop`; lookups are answered on gRPC's threads from the block
+// index. The server must be shut down before the loop stops, and the loop stopped before this is
+// destroyed.
 class CacheManagerService final : public v1::CacheManager::CallbackService {
  public:
   CacheManagerService(const CacheManagerOptions& options, Loop& loop, telemetry::Registry& metrics);
 
-  grpc::ServerBidiReactor<v1::WorkerUpdate, v1::ManagerUpdate>* Attach(grpc::CallbackServerContext* context) override;
-  grpc::ServerWriteReactor<v1::WorkerView>* WatchWorkers(grpc::CallbackServerContext* context,
-                                                         const v1::WatchWorkersRequest* request) override;
-  grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context, const v1::LookupRequest* request,
+  grpc::ServerBidiReactor<v1::WorkerUpdate, v1::ManagerUpdate>* Attach(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerWriteReactor<v1::WorkerView>* WatchWorkers(
+      grpc::CallbackServerContext* context, const v1::WatchWorkersRequest* request) override;
+  grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context,
+                                   const v1::LookupRequest* request,
                                    v1::LookupReply* reply) override;
 
  private:

@@ -16,11 +16,13 @@ absl::Status Run(const v1::CacheManagerConfig& config) {
   SLUICE_RETURN_IF_ERROR(process.Prepare());
   SLUICE_RETURN_IF_ERROR(process.HandleSignals());
   SLUICE_ASSIGN_OR_RETURN(const auto loop, ThreadLoop::Start("manager", process.clock(), 65536));
-  CacheManagerService service({absl::Milliseconds(config.heartbeat_ms()), config.blocks_max()}, *loop, process.metrics());
+  CacheManagerService service({absl::Milliseconds(config.heartbeat_ms()), config.blocks_max()},
+                              *loop, process.metrics());
   process.Watch("manager", *loop);
   absl::Status status = process.Serve({{v1::CacheManager::service_full_name(), &service}});
   if (status.ok()) {
-    SLUICE_LOG(kInfo) << "listening" << Field("grpc", process.grpc_address()) << Field("metrics", process.metrics_address())
+    SLUICE_LOG(kInfo) << "listening" << Field("grpc", process.grpc_address())
+                      << Field("metrics", process.metrics_address())
                       << Field("admin", process.admin_address());
     status = process.SetUp({});
   }
@@ -34,10 +36,13 @@ absl::Status Run(const v1::CacheManagerConfig& config) {
 }
 
 int Main(int argc, char** argv) {
-  return services::ServiceMain(argc, argv, {"Sluice cache-manager", {}}, config::LoadCacheManagerConfig, Run);
+  return services::ServiceMain(argc, argv, {"Sluice cache-manager", {}},
+                               config::LoadCacheManagerConfig, Run);
 }
 
 }  // namespace
 }  // namespace sluice::cache_manager
 
-int main(int argc, char** argv) { sluice::rpc::ExitProcess(sluice::cache_manager::Main(argc, argv)); }
+int main(int argc, char** argv) {
+  sluice::rpc::ExitProcess(sluice::cache_manager::Main(argc, argv));
+}

@@ -1,4 +1,5 @@
-// The workers that are attached: who they are, how they are, when they were last heard. Plain state without I/O.
+// The workers that are attached: who they are, how they are, when they were last heard. Plain state
+// without I/O.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +23,16 @@ struct Worker {
   Incarnation incarnation;
 };
 
-// Owned by one loop; not thread-safe. A worker is there from its attach until its connection ends or no heartbeat came for three
-// periods; until then its name is its own.
+// Owned by one loop; not thread-safe. A worker is there from its attach until its connection ends
+// or no heartbeat came for three periods; until then its name is its own.
 class Registry {
  public:
   explicit Registry(absl::Duration heartbeat) : silence_max_(3 * heartbeat) {}
 
-  // Registers a worker. `*replaced` gets an earlier connection that should be closed: the same process's, or a silent one's.
-  // Errors: INVALID_ARGUMENT for an info that makes no sense; ALREADY_EXISTS when the connection has attached before, or another
-  // process of that name is alive.
+  // Registers a worker. `*replaced` gets an earlier connection that should be closed: the same
+  // process's, or a silent one's. Errors: INVALID_ARGUMENT for an info that makes no sense;
+  // ALREADY_EXISTS when the connection has attached before, or another process of that name is
+  // alive.
   absl::Status Attach(ConnectionId connection, const v1::WorkerInfo& info, absl::Time now,
                       std::optional<ConnectionId>* replaced);
   // False when the connection has not attached or was replaced.

@@ -10,7 +10,8 @@ using formats::JsonValue;
 
 absl::StatusOr<text::ChatRequest> ReadChatFile(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string content, ReadTextFile(path));
-  SLUICE_ASSIGN_OR_RETURN(const JsonValue file, formats::ParseJson(content, absl::StrCat("chat file ", path)));
+  SLUICE_ASSIGN_OR_RETURN(const JsonValue file,
+                          formats::ParseJson(content, absl::StrCat("chat file ", path)));
   const auto bad = [&](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("chat file ", path, ": ", what));
   };
@@ -25,7 +26,8 @@ absl::StatusOr<text::ChatRequest> ReadChatFile(const std::string& path) {
   const auto add = file.GetBoolOr("add_generation_prompt", true);
   if (!add.ok()) return bad(add.status().message());
   request.add_generation_prompt = *add;
-  if (const JsonValue* kwargs = file.Find("chat_template_kwargs"); kwargs != nullptr && !kwargs->is_null()) {
+  if (const JsonValue* kwargs = file.Find("chat_template_kwargs");
+      kwargs != nullptr && !kwargs->is_null()) {
     if (!kwargs->is_object()) return bad("'chat_template_kwargs' is not an object");
     request.arguments.assign(kwargs->members().begin(), kwargs->members().end());
   }

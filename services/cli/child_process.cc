@@ -51,14 +51,16 @@ class Fd {
 
 std::string StringOf(const boost::json::object& object, const char* key) {
   const boost::json::value* value = object.if_contains(key);
-  return value != nullptr && value->is_string() ? std::string(value->get_string().c_str()) : std::string();
+  return value != nullptr && value->is_string() ? std::string(value->get_string().c_str())
+                                                : std::string();
 }
 
 absl::StatusOr<ReadyInfo> ReadReadyFile(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
   boost::system::error_code error;
   const boost::json::value root = boost::json::parse(text, error);
-  if (error || !root.is_object()) return absl::InternalError(absl::StrCat("ready file ", path, " is not JSON"));
+  if (error || !root.is_object())
+    return absl::InternalError(absl::StrCat("ready file ", path, " is not JSON"));
   const boost::json::object& object = root.get_object();
   ReadyInfo info;
   info.grpc = StringOf(object, "grpc");
@@ -116,7 +118,8 @@ std::vector<Stopping> WaitForEnd(std::vector<Stopping> left, absl::Time deadline
   return left;
 }
 
-[[noreturn]] void RunChild(const std::string& binary, std::vector<std::string>& arguments, int log_fd, bool die_with_parent) {
+[[noreturn]] void RunChild(const std::string& binary, std::vector<std::string>& arguments,
+                           int log_fd, bool die_with_parent) {
   setpgid(0, 0);
   if (die_with_parent) prctl(PR_SET_PDEATHSIG, SIGTERM);
   sigset_t none;
@@ -144,11 +147,13 @@ int HttpGet(const std::string& host, uint16_t port, absl::string_view path, std:
       connect(socket_fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     return 0;
   }
-  const std::string request = absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", host, "\r\nConnection: close\r\n\r\n");
+  const std::string request =
+      absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", host, "\r\nConnection: close\r\n\r\n");
   if (send(socket_fd.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return 0;
   std::string reply;
   char buffer[4096];
-  for (ssize_t got = 0; (got = recv(socket_fd.get(), buffer, sizeof(buffer), 0)) > 0 && reply.size() < 65536;) {
+  for (ssize_t got = 0;
+       (got = recv(socket_fd.get(), buffer, sizeof(buffer), 0)) > 0 && reply.size() < 65536;) {
     reply.append(buffer, static_cast<size_t>(got));
   }
   const size_t split = reply.find("\r\n\r\n");
@@ -164,15 +169,19 @@ std::string BinaryFolder() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
-absl::StatusOr<ChildProcess> StartChild(const std::string& folder, const std::string& name, const std::string& binary,
+absl::StatusOr<ChildProcess> StartChild(const std::string& folder, const std::string& name,
+                                        const std::string& binary,
                                         std::vector<std::string> arguments, bool die_with_parent) {
-  ChildProcess child{name, 0, absl::StrCat(folder, "/", name, ".log"), absl::StrCat(folder, "/", name, ".ready.json")};
+  ChildProcess child{name, 0, absl::StrCat(folder, "/", name, ".log"),
+                     absl::StrCat(folder, "/", name, ".ready.json")};
   const std::string path = absl::StrCat(BinaryFolder(), "/", binary);
   if (access(path.c_str(), X_OK) != 0) {
     return absl::NotFoundError(absl::StrCat(path, " is missing; build the whole tree first"));
   }
   Fd log(open(child.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (log.get() < 0) return absl::PermissionDeniedError(absl::StrCat("cannot write ", child.log_path, ": ", strerror(errno)));
+  if (log.get() < 0)
+    return absl::PermissionDeniedError(
+        absl::StrCat("cannot write ", child.log_path, ": ", strerror(errno)));
   arguments.push_back("--set");
   arguments.push_back(absl::StrCat("service.ready_file=", child.ready_path));
   arguments.push_back("--set");
@@ -183,8 +192,9 @@ absl::StatusOr<ChildProcess> StartChild(const std::string& folder, const std::st
   return child;
 }
 
-absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>& children, const std::string& folder,
-                                                 const Clock& clock, absl::Duration timeout) {
+absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>& children,
+                                                 const std::string& folder, const Clock& clock,
+                                                 absl::Duration timeout) {
   const absl::Time deadline = clock.Now() + timeout;
   Fd watch(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   inotify_add_watch(watch.get(), folder.c_str(), IN_MOVED_TO | IN_CLOSE_WRITE);
@@ -195,11 +205,13 @@ absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>
         SLUICE_ASSIGN_OR_RETURN(const ReadyInfo info, ReadReadyFile(child.ready_path));
         infos.push_back(info);
       } else if (ChildHasExited(child.pid)) {
-        return absl::UnavailableError(absl::StrCat(child.name, " ended at start; its log ", child.log_path, " says:\n",
+        return absl::UnavailableError(absl::StrCat(child.name, " ended at start; its log ",
+                                                   child.log_path, " says:\n",
                                                    TailOf(child.log_path)));
       } else if (clock.Now() >= deadline) {
-        return absl::DeadlineExceededError(absl::StrCat(child.name, " is not ready after ", absl::FormatDuration(timeout),
-                                                        "; see ", child.log_path));
+        return absl::DeadlineExceededError(absl::StrCat(child.name, " is not ready after ",
+                                                        absl::FormatDuration(timeout), "; see ",
+                                                        child.log_path));
       }
     }
     if (infos.size() == children.size()) return infos;
@@ -215,7 +227,8 @@ absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>
 
 bool IsService(pid_t pid) {
   std::error_code error;
-  const std::string name = std::filesystem::read_symlink(absl::StrCat("/proc/", pid, "/exe"), error).filename().string();
+  const std::string name =
+      std::filesystem::read_symlink(absl::StrCat("/proc/", pid, "/exe"), error).filename().string();
   return !error && absl::StartsWith(name, "sluice-");
 }
 
@@ -256,9 +269,11 @@ absl::Status WaitHttpReady(const std::string& url, const Clock& clock, absl::Dur
   }
   const absl::Time deadline = clock.Now() + timeout;
   for (std::string body;;) {
-    if (HttpGet(parts[0], static_cast<uint16_t>(port), "/ready", &body) == 200) return absl::OkStatus();
+    if (HttpGet(parts[0], static_cast<uint16_t>(port), "/ready", &body) == 200)
+      return absl::OkStatus();
     if (clock.Now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(url, " is not ready after ", absl::FormatDuration(timeout), ": ", body));
+      return absl::DeadlineExceededError(
+          absl::StrCat(url, " is not ready after ", absl::FormatDuration(timeout), ": ", body));
     }
     if (Interrupted()) return absl::CancelledError("interrupted");
     poll(nullptr, 0, static_cast<int>(absl::ToInt64Milliseconds(kPollStep)));

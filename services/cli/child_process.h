@@ -1,4 +1,5 @@
-// Processes that `sluice up` and `sluice chaos` start: found beside this program, logged to files, reported by their ready files.
+// Processes that `sluice up` and `sluice chaos` start: found beside this program, logged to files,
+// reported by their ready files.
 #pragma once
 
 #include <sys/types.h>
@@ -32,27 +33,33 @@ struct ChildProcess {
 // Folder of this program's binaries.
 std::string BinaryFolder();
 
-// Starts `binary` of BinaryFolder() with arguments, stdout and stderr appended to <folder>/<name>.log, in a process group of its
-// own. With `die_with_parent` the kernel ends it (SIGTERM) when this process dies.
-absl::StatusOr<ChildProcess> StartChild(const std::string& folder, const std::string& name, const std::string& binary,
+// Starts `binary` of BinaryFolder() with arguments, stdout and stderr appended to
+// <folder>/<name>.log, in a process group of its own. With `die_with_parent` the kernel ends it
+// (SIGTERM) when this process dies.
+absl::StatusOr<ChildProcess> StartChild(const std::string& folder, const std::string& name,
+                                        const std::string& binary,
                                         std::vector<std::string> arguments, bool die_with_parent);
 
-// Waits for the ready files of all children. Errors: UNAVAILABLE with the end of its log when one has exited;
-// DEADLINE_EXCEEDED; CANCELLED when a blocked SIGINT or SIGTERM is pending.
-absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>& children, const std::string& folder,
-                                                 const Clock& clock, absl::Duration timeout);
+// Waits for the ready files of all children. Errors: UNAVAILABLE with the end of its log when one
+// has exited; DEADLINE_EXCEEDED; CANCELLED when a blocked SIGINT or SIGTERM is pending.
+absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>& children,
+                                                 const std::string& folder, const Clock& clock,
+                                                 absl::Duration timeout);
 
-// Whether a process with this pid runs and its program is called sluice-something. A pid of an old file may be anybody's.
+// Whether a process with this pid runs and its program is called sluice-something. A pid of an old
+// file may be anybody's.
 bool IsService(pid_t pid);
 
-// SIGTERM, then SIGKILL after `grace`, or once a blocked SIGINT or SIGTERM is pending. Returns false
-// if a process had to be killed. Children are reaped; of other processes the end counts, whether or not their parent has noticed.
+// SIGTERM, then SIGKILL after `grace`, or once a blocked SIGINT or SIGTERM is pending. Returns
+// false if a process had to be killed. Children are reaped; of other processes the end counts,
+// whether or not their parent has noticed.
 bool StopProcesses(const std::vector<pid_t>& pids, const Clock& clock, absl::Duration grace);
 
 // Last lines of a file, for error messages.
 std::string TailOf(const std::string& path, size_t bytes = 2000);
 
-// Waits until GET `url`/ready answers 200. Errors: DEADLINE_EXCEEDED with the last body; CANCELLED as above.
+// Waits until GET `url`/ready answers 200. Errors: DEADLINE_EXCEEDED with the last body; CANCELLED
+// as above.
 absl::Status WaitHttpReady(const std::string& url, const Clock& clock, absl::Duration timeout);
 
 }  // namespace sluice::cli

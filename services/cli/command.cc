@@ -1,7 +1,6 @@
 #include "services/cli/command.h"
 
 #include <CLI/CLI.hpp>
-
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -22,15 +21,20 @@ CLI::Option* AddModelOption(CLI::App& command, std::string* model, const std::st
 }
 
 void AddModelOptions(CLI::App& command, services::LocalModelOptions* options) {
-  AddModelOption(command, &options->path, "Model folder, .gguf file, toy, or a name in deploy/models")->required();
+  AddModelOption(command, &options->path,
+                 "Model folder, .gguf file, toy, or a name in deploy/models")
+      ->required();
   command
-      .add_option("--kv", options->kv_format,
-                  "KV format: auto (FP8), f32, bf16, gqa_fp8, gqa_fp8c, gqa_int8c, mla_fp8, mla_fp8_656")
+      .add_option(
+          "--kv", options->kv_format,
+          "KV format: auto (FP8), f32, bf16, gqa_fp8, gqa_fp8c, gqa_int8c, mla_fp8, mla_fp8_656")
       ->capture_default_str();
   command.add_option("--kv-centre", options->kv_centre,
                      "File of sluice calibrate, or none; default: the one beside the model");
-  command.add_option("--kernels", options->kernels, "auto, reference, avx2 or avx512")->capture_default_str();
-  command.add_option("--threads", options->threads, "Compute threads; 0: every usable core")->capture_default_str();
+  command.add_option("--kernels", options->kernels, "auto, reference, avx2 or avx512")
+      ->capture_default_str();
+  command.add_option("--threads", options->threads, "Compute threads; 0: every usable core")
+      ->capture_default_str();
 }
 
 absl::StatusOr<std::vector<request::TokenId>> ParseTokenList(absl::string_view text) {
@@ -38,7 +42,8 @@ absl::StatusOr<std::vector<request::TokenId>> ParseTokenList(absl::string_view t
   for (absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     int32_t token = 0;
     if (!absl::SimpleAtoi(part, &token) || token < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("--tokens: '", part, "' is no token id; write 1,2,3"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--tokens: '", part, "' is no token id; write 1,2,3"));
     }
     tokens.push_back(token);
   }

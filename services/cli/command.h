@@ -1,4 +1,5 @@
-// What the subcommands of `sluice` share. Results go to stdout, everything else to stderr; exit 0 only on success, 2 on bad usage.
+// What the subcommands of `sluice` share. Results go to stdout, everything else to stderr; exit 0
+// only on success, 2 on bad usage.
 #pragma once
 
 #include <functional>
@@ -14,7 +15,7 @@
 namespace CLI {
 class App;
 class Option;
-}
+}  // namespace CLI
 
 namespace sluice::cli {
 
@@ -22,21 +23,22 @@ namespace sluice::cli {
 using Command = std::function<absl::Status()>;
 
 // Each adds its subcommands to `app` and sets `*run` when one of them was chosen.
-void AddTextCommands(CLI::App& app, Command* run);      // tokenize, detokenize, render
-void AddGenerateCommand(CLI::App& app, Command* run);   // generate
-void AddLogitsCommand(CLI::App& app, Command* run);     // logits
-void AddChatCommand(CLI::App& app, Command* run);       // chat
-void AddDoctorCommand(CLI::App& app, Command* run);     // doctor
+void AddTextCommands(CLI::App& app, Command* run);          // tokenize, detokenize, render
+void AddGenerateCommand(CLI::App& app, Command* run);       // generate
+void AddLogitsCommand(CLI::App& app, Command* run);         // logits
+void AddChatCommand(CLI::App& app, Command* run);           // chat
+void AddDoctorCommand(CLI::App& app, Command* run);         // doctor
 void AddBenchEngineCommand(CLI::App& bench, Command* run);  // bench engine
 void AddBenchServeCommand(CLI::App& bench, Command* run);   // bench serve
-void AddCalibrateCommand(CLI::App& app, Command* run);   // calibrate
-void AddPerplexityCommand(CLI::App& app, Command* run);  // perplexity
-void AddPlanCommand(CLI::App& app, Command* run);       // plan
-void AddQuantizeCommand(CLI::App& app, Command* run);   // quantize
-void AddCertsCommand(CLI::App& app, Command* run);      // certs
-void AddUpCommands(CLI::App& app, Command* run);        // up, down
+void AddCalibrateCommand(CLI::App& app, Command* run);      // calibrate
+void AddPerplexityCommand(CLI::App& app, Command* run);     // perplexity
+void AddPlanCommand(CLI::App& app, Command* run);           // plan
+void AddQuantizeCommand(CLI::App& app, Command* run);       // quantize
+void AddCertsCommand(CLI::App& app, Command* run);          // certs
+void AddUpCommands(CLI::App& app, Command* run);            // up, down
 
-// `flag` for a model: a path, "toy", or the name of a model that ships with the program (model_name.h).
+// `flag` for a model: a path, "toy", or the name of a model that ships with the program
+// (model_name.h).
 CLI::Option* AddModelOption(CLI::App& command, std::string* model, const std::string& description,
                             const std::string& flag = "--model");
 

@@ -1,9 +1,7 @@
 // sluice generate: one prompt, one process, no cluster.
 #include <CLI/CLI.hpp>
-
-#include <boost/json.hpp>
-
 #include <algorithm>
+#include <boost/json.hpp>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -28,7 +26,8 @@ struct GenerateFlags {
   bool json = false;
 };
 
-absl::StatusOr<std::vector<request::TokenId>> PromptOf(const GenerateFlags& flags, const services::TextModel& text_model) {
+absl::StatusOr<std::vector<request::TokenId>> PromptOf(const GenerateFlags& flags,
+                                                       const services::TextModel& text_model) {
   if (!flags.tokens.empty()) return ParseTokenList(flags.tokens);
   if (!flags.chat.empty()) {
     SLUICE_ASSIGN_OR_RETURN(const text::ChatRequest chat, ReadChatFile(flags.chat));
@@ -72,12 +71,14 @@ absl::Status Generate(const GenerateFlags& flags) {
   const size_t prompt_tokens = prompt.size();
   engine::EngineOptions options;
   options.batch_max = 1;
-  SLUICE_ASSIGN_OR_RETURN(auto session,
-                          LocalSession::Create(flags.model, prompt_tokens + flags.sampling.max_tokens, options));
-  if (prompt_tokens + flags.sampling.max_tokens > static_cast<size_t>(session->info().context_tokens)) {
-    return absl::InvalidArgumentError(absl::StrCat("prompt of ", prompt_tokens, " tokens and --max-tokens ",
-                                                   flags.sampling.max_tokens, " exceed the context of ",
-                                                   session->info().context_tokens));
+  SLUICE_ASSIGN_OR_RETURN(
+      auto session,
+      LocalSession::Create(flags.model, prompt_tokens + flags.sampling.max_tokens, options));
+  if (prompt_tokens + flags.sampling.max_tokens >
+      static_cast<size_t>(session->info().context_tokens)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt of ", prompt_tokens, " tokens and --max-tokens ", flags.sampling.max_tokens,
+        " exceed the context of ", session->info().context_tokens));
   }
   SLUICE_RETURN_IF_ERROR(request::ValidateSampling(flags.sampling, session->info().vocabulary));
 
@@ -93,7 +94,8 @@ absl::Status Generate(const GenerateFlags& flags) {
       std::fflush(stdout);
     };
   }
-  SLUICE_ASSIGN_OR_RETURN(const SequenceId id, session->Submit(std::move(prompt), flags.sampling, print));
+  SLUICE_ASSIGN_OR_RETURN(const SequenceId id,
+                          session->Submit(std::move(prompt), flags.sampling, print));
   while (session->Step()) {
   }
   const LocalResult& result = session->result(id);
@@ -108,7 +110,8 @@ absl::Status Generate(const GenerateFlags& flags) {
 
 void AddGenerateCommand(CLI::App& app, Command* run) {
   auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* command = app.add_subcommand("generate", "Continue one prompt in this process, without a cluster");
+  CLI::App* command =
+      app.add_subcommand("generate", "Continue one prompt in this process, without a cluster");
   AddModelOptions(*command, &flags->model);
   CLI::Option_group* input = command->add_option_group("input");
   input->add_option("--text", flags->text, "Prompt text; markers in it stay text");
@@ -116,13 +119,21 @@ void AddGenerateCommand(CLI::App& app, Command* run) {
   input->add_option("--chat", flags->chat, "JSON file with messages");
   input->require_option(1);
   flags->sampling.max_tokens = 128;
-  command->add_option("--max-tokens", flags->sampling.max_tokens, "Most output tokens")->capture_default_str();
+  command->add_option("--max-tokens", flags->sampling.max_tokens, "Most output tokens")
+      ->capture_default_str();
   flags->sampling.temperature = 0;
-  command->add_option("--temperature", flags->sampling.temperature, "0 is greedy")->capture_default_str();
-  command->add_option("--top-p", flags->sampling.top_p, "Nucleus of this probability")->capture_default_str();
-  command->add_option("--top-k", flags->sampling.top_k, "Only the k likeliest tokens; 0: all")->capture_default_str();
-  command->add_option("--min-p", flags->sampling.min_p, "Drop tokens below this share of the likeliest")->capture_default_str();
-  command->add_option("--seed", flags->sampling.seed, "Noise depends on it and the position only")->capture_default_str();
+  command->add_option("--temperature", flags->sampling.temperature, "0 is greedy")
+      ->capture_default_str();
+  command->add_option("--top-p", flags->sampling.top_p, "Nucleus of this probability")
+      ->capture_default_str();
+  command->add_option("--top-k", flags->sampling.top_k, "Only the k likeliest tokens; 0: all")
+      ->capture_default_str();
+  command
+      ->add_option("--min-p", flags->sampling.min_p,
+                   "Drop tokens below this share of the likeliest")
+      ->capture_default_str();
+  command->add_option("--seed", flags->sampling.seed, "Noise depends on it and the position only")
+      ->capture_default_str();
   command->add_flag("--ignore-eos", flags->sampling.ignore_eos, "Go on after end tokens");
   CLI::Option* print_json =
       command->add_flag("--json", flags->json, "Print one JSON object at the end");

@@ -6,27 +6,31 @@
 
 namespace sluice::cli {
 
-absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Create(const services::LocalModelOptions& options,
-                                                                   uint64_t tokens,
-                                                                   const engine::EngineOptions& engine_options) {
+absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Create(
+    const services::LocalModelOptions& options, uint64_t tokens,
+    const engine::EngineOptions& engine_options) {
   std::unique_ptr<LocalSession> session(new LocalSession());
   SLUICE_ASSIGN_OR_RETURN(session->model_, services::LoadLocalModel(options));
   const kv::PageLayout& layout = session->info().layout;
   // One page of room beyond the last token for every sequence that may begin a new one.
   const uint64_t pages = tokens / layout.page_tokens() + engine_options.batch_max + 2;
-  SLUICE_ASSIGN_OR_RETURN(session->memory_, device::HugePageArena::Create(pages * layout.page_bytes()));
+  SLUICE_ASSIGN_OR_RETURN(session->memory_,
+                          device::HugePageArena::Create(pages * layout.page_bytes()));
   const auto memory = session->memory_.memory();
-  SLUICE_ASSIGN_OR_RETURN(session->pool_,
-                          kv::PagePool::Create({reinterpret_cast<uint8_t*>(memory.data()), pages * layout.page_bytes()},
-                                               layout, {}));
+  SLUICE_ASSIGN_OR_RETURN(
+      session->pool_,
+      kv::PagePool::Create({reinterpret_cast<uint8_t*>(memory.data()), pages * layout.page_bytes()},
+                           layout, {}));
   session->index_ = kv::PrefixIndex::Create(*session->pool_);
-  session->engine_ = engine::Engine::Create(engine_options, *session->model_.runner, *session->pool_, *session->index_,
-                                            session->clock_, *session, nullptr);
+  session->engine_ =
+      engine::Engine::Create(engine_options, *session->model_.runner, *session->pool_,
+                             *session->index_, session->clock_, *session, nullptr);
   return session;
 }
 
 absl::StatusOr<SequenceId> LocalSession::Submit(std::vector<request::TokenId> prompt,
-                                                const request::SamplingParams& sampling, TokenCallback on_token) {
+                                                const request::SamplingParams& sampling,
+                                                TokenCallback on_token) {
   results_.push_back({{}, std::move(on_token)});
   engine::SequenceSpec spec;
   spec.id = SequenceId(results_.size());
@@ -53,7 +57,8 @@ void LocalSession::OnToken(SequenceId sequence, uint32_t, const request::Sampled
   if (entry.on_token) entry.on_token(token, finish);
 }
 
-void LocalSession::OnFinished(SequenceId sequence, const absl::Status& status, const engine::SequenceStats& stats) {
+void LocalSession::OnFinished(SequenceId sequence, const absl::Status& status,
+                              const engine::SequenceStats& stats) {
   results_[sequence.value() - 1].result.status = status;
   results_[sequence.value() - 1].result.stats = stats;
 }

@@ -28,8 +28,9 @@ struct LocalResult {
 class LocalSession final : private engine::EngineEvents {
  public:
   // Room for `tokens` tokens of context in all.
-  static absl::StatusOr<std::unique_ptr<LocalSession>> Create(const services::LocalModelOptions& options, uint64_t tokens,
-                                                              const engine::EngineOptions& engine_options);
+  static absl::StatusOr<std::unique_ptr<LocalSession>> Create(
+      const services::LocalModelOptions& options, uint64_t tokens,
+      const engine::EngineOptions& engine_options);
 
   const engine::ModelInfo& info() const { return model_.runner->info(); }
   engine::ModelRunner& runner() { return *model_.runner; }
@@ -40,7 +41,8 @@ class LocalSession final : private engine::EngineEvents {
   // `on_token` may be null.
   using TokenCallback = std::function<void(const request::SampledToken&, request::FinishReason)>;
   // Submits a sequence; its result is there once it has left the engine.
-  absl::StatusOr<SequenceId> Submit(std::vector<request::TokenId> prompt, const request::SamplingParams& sampling,
+  absl::StatusOr<SequenceId> Submit(std::vector<request::TokenId> prompt,
+                                    const request::SamplingParams& sampling,
                                     TokenCallback on_token);
   // The result follows within one step: CANCELLED.
   void Cancel(SequenceId id) { engine_->Cancel(id); }
@@ -55,10 +57,12 @@ class LocalSession final : private engine::EngineEvents {
   LocalSession() = default;
   void OnStarted(SequenceId, uint32_t) override {}
   void OnPagesFinal(SequenceId, std::vector<engine::FinalPage>, int, int) override {}
-  void OnPromptDone(SequenceId, const std::optional<request::SampledToken>&, request::FinishReason) override {}
+  void OnPromptDone(SequenceId, const std::optional<request::SampledToken>&,
+                    request::FinishReason) override {}
   void OnToken(SequenceId sequence, uint32_t position, const request::SampledToken& token,
                request::FinishReason finish) override;
-  void OnFinished(SequenceId sequence, const absl::Status& status, const engine::SequenceStats& stats) override;
+  void OnFinished(SequenceId sequence, const absl::Status& status,
+                  const engine::SequenceStats& stats) override;
 
   SystemClock clock_;
   services::LocalModel model_;

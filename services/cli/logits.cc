@@ -1,6 +1,5 @@
 // sluice logits: teacher-forced logits of every position, for comparison with a reference.
 #include <CLI/CLI.hpp>
-
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -22,7 +21,8 @@ struct LogitsFlags {
 absl::Status Logits(const LogitsFlags& flags) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<request::TokenId> tokens, ParseTokenList(flags.tokens));
   if (tokens.empty()) return absl::InvalidArgumentError("--tokens is empty");
-  SLUICE_ASSIGN_OR_RETURN(auto session, LocalSession::Create(flags.model, tokens.size(), engine::EngineOptions()));
+  SLUICE_ASSIGN_OR_RETURN(
+      auto session, LocalSession::Create(flags.model, tokens.size(), engine::EngineOptions()));
   SLUICE_ASSIGN_OR_RETURN(TeacherForcing run, TeacherForcing::Create(*session, tokens));
   const size_t width = static_cast<size_t>(session->info().vocabulary);
   std::vector<float> logits;
@@ -44,13 +44,15 @@ absl::Status Logits(const LogitsFlags& flags) {
 
 void AddLogitsCommand(CLI::App& app, Command* run) {
   auto flags = std::make_shared<LogitsFlags>();
-  CLI::App* command = app.add_subcommand("logits", "Write the logits of every position as safetensors");
+  CLI::App* command =
+      app.add_subcommand("logits", "Write the logits of every position as safetensors");
   AddModelOptions(*command, &flags->model);
   command->add_option("--tokens", flags->tokens, "Ids, comma-separated")->required();
   command->add_option("--out", flags->out, "File to write: \"logits\" float32 [T, V]")->required();
   command->footer(
       "Example:\n"
-      "  sluice logits --model model.gguf --tokens 1,2,3 --kv f32 --kernels reference --out l.safetensors");
+      "  sluice logits --model model.gguf --tokens 1,2,3 --kv f32 --kernels reference --out "
+      "l.safetensors");
   command->callback([flags, run] { *run = [flags] { return Logits(*flags); }; });
 }
 

@@ -1,6 +1,5 @@
 // sluice tokenize, detokenize, render: need only the tokenizer and template files of a model.
 #include <CLI/CLI.hpp>
-
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -25,7 +24,8 @@ struct TextFlags {
 
 absl::StatusOr<std::unique_ptr<const services::TextModel>> LoadTokenizer(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(auto model, services::LoadTextModel(path));
-  if (model->tokenizer == nullptr) return absl::NotFoundError(absl::StrCat(path, " holds no tokenizer"));
+  if (model->tokenizer == nullptr)
+    return absl::NotFoundError(absl::StrCat(path, " holds no tokenizer"));
   return model;
 }
 
@@ -63,7 +63,9 @@ absl::Status Render(const TextFlags& flags) {
 void AddTextCommands(CLI::App& app, Command* run) {
   auto flags = std::make_shared<TextFlags>();
   CLI::App* tokenize = app.add_subcommand("tokenize", "Text to token ids: a JSON array");
-  AddModelOption(*tokenize, &flags->model, "Model folder, .gguf file, toy, or a name in deploy/models")->required();
+  AddModelOption(*tokenize, &flags->model,
+                 "Model folder, .gguf file, toy, or a name in deploy/models")
+      ->required();
   CLI::Option_group* input = tokenize->add_option_group("input");
   input->add_option("--text", flags->text, "The text");
   input->add_option("--file", flags->file, "A file with the text");
@@ -76,14 +78,20 @@ void AddTextCommands(CLI::App& app, Command* run) {
   tokenize->callback([flags, run] { *run = [flags] { return Tokenize(*flags); }; });
 
   CLI::App* detokenize = app.add_subcommand("detokenize", "Token ids to text");
-  AddModelOption(*detokenize, &flags->model, "Model folder, .gguf file, toy, or a name in deploy/models")->required();
+  AddModelOption(*detokenize, &flags->model,
+                 "Model folder, .gguf file, toy, or a name in deploy/models")
+      ->required();
   detokenize->add_option("--tokens", flags->tokens, "Ids, comma-separated")->required();
   detokenize->footer("Example:\n  sluice detokenize --model model.gguf --tokens 19556,28,905");
   detokenize->callback([flags, run] { *run = [flags] { return Detokenize(*flags); }; });
 
-  CLI::App* render = app.add_subcommand("render", "A conversation to the prompt text of the model's chat template");
-  AddModelOption(*render, &flags->model, "Model folder, .gguf file, toy, or a name in deploy/models")->required();
-  render->add_option("--chat", flags->chat, "JSON file: messages, tools, chat_template_kwargs")->required();
+  CLI::App* render = app.add_subcommand(
+      "render", "A conversation to the prompt text of the model's chat template");
+  AddModelOption(*render, &flags->model,
+                 "Model folder, .gguf file, toy, or a name in deploy/models")
+      ->required();
+  render->add_option("--chat", flags->chat, "JSON file: messages, tools, chat_template_kwargs")
+      ->required();
   render->footer(
       "Example:\n"
       "  echo '{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}' > chat.json\n"

@@ -1,10 +1,9 @@
 // sluice up, sluice down: a whole cluster on loopback.
-#include <CLI/CLI.hpp>
-
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
@@ -91,11 +90,14 @@ class Cluster {
   void ReportEnded() {
     for (const ChildProcess& child : children_) {
       siginfo_t info{};
-      const bool ended = waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+      const bool ended =
+          waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+          info.si_pid != 0;
       if (!ended || !reported_.insert(child.pid).second) continue;
-      std::fprintf(stderr, "%s (pid %d) %s %d; the others go on without it. Its log: %s\n", child.name.c_str(), child.pid,
-                   info.si_code == CLD_EXITED ? "ended with exit code" : "was ended by signal", info.si_status,
-                   child.log_path.c_str());
+      std::fprintf(stderr, "%s (pid %d) %s %d; the others go on without it. Its log: %s\n",
+                   child.name.c_str(), child.pid,
+                   info.si_code == CLD_EXITED ? "ended with exit code" : "was ended by signal",
+                   info.si_status, child.log_path.c_str());
     }
   }
   void RemoveFolder() const { folder_.Remove(); }
@@ -158,13 +160,17 @@ class Cluster {
     std::vector<Plan> plans;
     for (uint32_t i = 0; i < flags_.prefill + flags_.decode; ++i) {
       const bool prefill = i < flags_.prefill;
-      Plan plan{absl::StrCat(prefill ? "prefill-" : "decode-", prefill ? i : i - flags_.prefill),
-                prefill ? "sluice-prefill" : "sluice-decode",
-                {absl::StrCat("cache_manager=", manager_[0].grpc), absl::StrCat("model.path=", flags_.model),
-                 absl::StrCat("engine.kv_format=", flags_.kv), absl::StrCat("engine.kv_pool_mib=", flags_.kv_pool_mib)}};
-      if (!flags_.transport.empty()) plan.settings.push_back(absl::StrCat("transport.backends=[", flags_.transport, "]"));
+      Plan plan{
+          absl::StrCat(prefill ? "prefill-" : "decode-", prefill ? i : i - flags_.prefill),
+          prefill ? "sluice-prefill" : "sluice-decode",
+          {absl::StrCat("cache_manager=", manager_[0].grpc),
+           absl::StrCat("model.path=", flags_.model), absl::StrCat("engine.kv_format=", flags_.kv),
+           absl::StrCat("engine.kv_pool_mib=", flags_.kv_pool_mib)}};
+      if (!flags_.transport.empty())
+        plan.settings.push_back(absl::StrCat("transport.backends=[", flags_.transport, "]"));
       if (flags_.transport == "ucx-tcp") plan.settings.push_back("transport.trusted_network=true");
-      if (flags_.threads > 0) plan.settings.push_back(absl::StrCat("engine.threads=", flags_.threads));
+      if (flags_.threads > 0)
+        plan.settings.push_back(absl::StrCat("engine.threads=", flags_.threads));
       if (!prefill && flags_.split != "always") plan.settings.push_back("role=both");
       plans.push_back(std::move(plan));
     }
@@ -180,7 +186,8 @@ class Cluster {
           {absl::StrCat("cache_manager=", manager_[0].grpc), absl::StrCat("split=", flags_.split),
            "no_auth=true", absl::StrCat("cache_secret_file=", folder(), "/cache-secret")}};
       if (flags_.demo || i > 0) {
-        for (const char* listen : {"service.listen", "http_listen", "service.metrics_listen", "service.admin_listen"}) {
+        for (const char* listen :
+             {"service.listen", "http_listen", "service.metrics_listen", "service.admin_listen"}) {
           plan.settings.push_back(absl::StrCat(listen, "=127.0.0.1:0"));
         }
       }
@@ -194,7 +201,8 @@ class Cluster {
     if (flags_.tls.empty()) return {};
     const CertificateFiles files =
         CertificateFilesIn(absl::StrCat(flags_.tls, "/", absl::StripPrefix(binary, "sluice-")));
-    return {absl::StrCat("service.tls.cert_file=", files.certificate), absl::StrCat("service.tls.key_file=", files.key),
+    return {absl::StrCat("service.tls.cert_file=", files.certificate),
+            absl::StrCat("service.tls.key_file=", files.key),
             absl::StrCat("service.tls.ca_file=", files.authorities)};
   }
 
@@ -232,22 +240,27 @@ class Cluster {
 
 void PrintHints(const boost::json::object& endpoints, const std::string& folder) {
   const std::string http = endpoints.at("http").as_string().c_str();
-  std::fprintf(stderr,
-               "ready; logs in %s\n"
-               "  curl %s/v1/chat/completions -H 'content-type: application/json' \\\n"
-               "       -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"stream\":true}'\n"
-               "  %s/sluice chat --url %s \"Hello\"\n",
-               folder.c_str(), http.c_str(), BinaryFolder().c_str(), endpoints.at("grpc").as_string().c_str());
+  std::fprintf(
+      stderr,
+      "ready; logs in %s\n"
+      "  curl %s/v1/chat/completions -H 'content-type: application/json' \\\n"
+      "       -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"stream\":true}'\n"
+      "  %s/sluice chat --url %s \"Hello\"\n",
+      folder.c_str(), http.c_str(), BinaryFolder().c_str(),
+      endpoints.at("grpc").as_string().c_str());
 }
 
 absl::Status Up(const UpFlags& flags) {
-  if (flags.prefill + flags.decode == 0 || flags.decode == 0) return absl::InvalidArgumentError("--decode must be at least 1");
+  if (flags.prefill + flags.decode == 0 || flags.decode == 0)
+    return absl::InvalidArgumentError("--decode must be at least 1");
   if (flags.routers == 0) return absl::InvalidArgumentError("--routers must be at least 1");
   if (flags.prefill == 0 && flags.split == "always") {
     return absl::InvalidArgumentError("--split always needs at least one prefill worker");
   }
   if (flags.transport == "tls" && flags.tls.empty()) {
-    return absl::InvalidArgumentError("--transport tls needs certificates: make some with sluice certs --out DIR, then --tls DIR");
+    return absl::InvalidArgumentError(
+        "--transport tls needs certificates: make some with sluice certs --out DIR, then --tls "
+        "DIR");
   }
   // Blocked before any thread or child exists; children unblock them again.
   sigset_t signals;
@@ -279,7 +292,10 @@ absl::Status Up(const UpFlags& flags) {
     return absl::OkStatus();
   }
   const std::string grace = absl::FormatDuration(kStopGrace);
-  std::fprintf(stderr, "  Ctrl-C lets running requests finish, for at most %s, and stops; a second one stops at once\n", grace.c_str());
+  std::fprintf(stderr,
+               "  Ctrl-C lets running requests finish, for at most %s, and stops; a second one "
+               "stops at once\n",
+               grace.c_str());
   constexpr timespec kReportEvery{1, 0};
   while (sigtimedwait(&signals, nullptr, &kReportEvery) < 0) cluster.ReportEnded();
   std::fprintf(stderr, "stopping\n");
@@ -290,7 +306,8 @@ absl::Status Up(const UpFlags& flags) {
 
 // Only of services that still run: the file may be old, and its pids those of others by now.
 void AddPids(const boost::json::value& value, std::vector<pid_t>* pids) {
-  if (value.is_int64() && value.get_int64() > 1 && value.get_int64() <= std::numeric_limits<pid_t>::max()) {
+  if (value.is_int64() && value.get_int64() > 1 &&
+      value.get_int64() <= std::numeric_limits<pid_t>::max()) {
     const auto pid = static_cast<pid_t>(value.get_int64());
     if (IsService(pid)) pids->push_back(pid);
   }
@@ -303,49 +320,61 @@ absl::Status Down(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
   boost::system::error_code error;
   const boost::json::value root = boost::json::parse(text, error);
-  if (error || !root.is_object() || !root.get_object().contains("pids") || !root.at("pids").is_object()) {
+  if (error || !root.is_object() || !root.get_object().contains("pids") ||
+      !root.at("pids").is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is not an endpoints file of sluice up"));
   }
   SystemClock clock;
   bool clean = true;
   for (const char* role : {"router", "prefill", "decode", "cache_manager"}) {
     std::vector<pid_t> pids;
-    if (const boost::json::value* value = root.at("pids").get_object().if_contains(role)) AddPids(*value, &pids);
+    if (const boost::json::value* value = root.at("pids").get_object().if_contains(role))
+      AddPids(*value, &pids);
     clean = StopProcesses(pids, clock, kStopGrace) && clean;
   }
   // Logs and the secret; only a folder that sluice up made.
-  if (const boost::json::value* folder = root.get_object().if_contains("folder"); folder != nullptr && folder->is_string()) {
+  if (const boost::json::value* folder = root.get_object().if_contains("folder");
+      folder != nullptr && folder->is_string()) {
     const std::filesystem::path made(folder->get_string().c_str());
     std::error_code ignored;
     if (absl::StartsWith(made.filename().string(), kStateFolderPrefix))
       std::filesystem::remove_all(made, ignored);
   }
-  return clean ? absl::OkStatus() : absl::DeadlineExceededError("a process did not stop in time and was killed");
+  return clean ? absl::OkStatus()
+               : absl::DeadlineExceededError("a process did not stop in time and was killed");
 }
 
 }  // namespace
 
 void AddUpCommands(CLI::App& app, Command* run) {
   auto flags = std::make_shared<UpFlags>();
-  CLI::App* up = app.add_subcommand("up", "Start a whole cluster on loopback and wait until it is ready");
+  CLI::App* up =
+      app.add_subcommand("up", "Start a whole cluster on loopback and wait until it is ready");
   up->add_flag("--demo", flags->demo, "Any free ports, no authentication, split always");
-  AddModelOption(*up, &flags->model, "Model folder, .gguf file, toy, or a name in deploy/models")->default_val("toy");
+  AddModelOption(*up, &flags->model, "Model folder, .gguf file, toy, or a name in deploy/models")
+      ->default_val("toy");
   up->add_option("--prefill", flags->prefill, "Prefill workers")->capture_default_str();
   up->add_option("--decode", flags->decode, "Decode workers")->capture_default_str();
   up->add_option("--routers", flags->routers, "Routers")->capture_default_str();
   auto* split = up->add_option("--split", flags->split, "Where prompts are computed")
                     ->check(CLI::IsMember({"auto", "always", "never"}))
                     ->capture_default_str();
-  up->add_option("--kv", flags->kv,
-                 "KV format: auto (FP8), f32, bf16, gqa_fp8, gqa_fp8c, gqa_int8c, mla_fp8, mla_fp8_656")
+  up->add_option(
+        "--kv", flags->kv,
+        "KV format: auto (FP8), f32, bf16, gqa_fp8, gqa_fp8c, gqa_int8c, mla_fp8, mla_fp8_656")
       ->capture_default_str();
   up->add_option("--transport", flags->transport, "How pages travel")
       ->check(CLI::IsMember({"ucx-shm", "ucx-tcp", "tls"}))
       ->default_str("tls with --tls, else ucx-shm");
-  up->add_option("--tls", flags->tls, "mTLS between the services, with the certificates that sluice certs wrote into this folder")
+  up->add_option(
+        "--tls", flags->tls,
+        "mTLS between the services, with the certificates that sluice certs wrote into this folder")
       ->check(CLI::ExistingDirectory);
-  up->add_option("--threads", flags->threads, "Compute threads of each worker; 0: every usable core")->capture_default_str();
-  up->add_option("--kv-pool-mib", flags->kv_pool_mib, "Page pool of each worker in MiB")->capture_default_str();
+  up->add_option("--threads", flags->threads,
+                 "Compute threads of each worker; 0: every usable core")
+      ->capture_default_str();
+  up->add_option("--kv-pool-mib", flags->kv_pool_mib, "Page pool of each worker in MiB")
+      ->capture_default_str();
   up->add_flag("--detach", flags->detach, "Leave the cluster running; stop it with sluice down");
   up->add_option("--endpoints", flags->endpoints, "File that gets addresses and pids as JSON");
   up->callback([flags, run, split] {
@@ -354,7 +383,8 @@ void AddUpCommands(CLI::App& app, Command* run) {
   });
 
   auto endpoints = std::make_shared<std::string>();
-  CLI::App* down = app.add_subcommand("down", "Drain and stop a cluster that sluice up --detach started");
+  CLI::App* down =
+      app.add_subcommand("down", "Drain and stop a cluster that sluice up --detach started");
   down->add_option("--endpoints", *endpoints, "The file that sluice up wrote")->required();
   down->callback([endpoints, run] { *run = [endpoints] { return Down(*endpoints); }; });
 }

@@ -55,11 +55,14 @@ struct Service {
 
 class BinariesTest : public ::testing::Test {
  protected:
-  static std::string Binary(const std::string& name) { return absl::StrCat(SLUICE_BINARIES, "/", name); }
+  static std::string Binary(const std::string& name) {
+    return absl::StrCat(SLUICE_BINARIES, "/", name);
+  }
 
   Service Start(const std::string& name, std::vector<std::string> arguments) {
     Service service;
-    service.ready_file = absl::StrCat(::testing::TempDir(), "/", getpid(), "-", ++started_, ".json");
+    service.ready_file =
+        absl::StrCat(::testing::TempDir(), "/", getpid(), "-", ++started_, ".json");
     arguments.push_back("--set");
     arguments.push_back("service.ready_file=" + service.ready_file);
     service.child = std::make_unique<ChildProcess>(Binary(name), std::move(arguments));
@@ -71,8 +74,10 @@ class BinariesTest : public ::testing::Test {
     return service;
   }
   Service StartWorker(const std::string& role, std::vector<std::string> more = {}) {
-    std::vector<std::string> arguments = {"--model", "toy", "--threads", "1", "--set", "engine.kv_pool_mib=8"};
-    if (!manager_.grpc.empty()) arguments.insert(arguments.end(), {"--cache-manager", manager_.grpc});
+    std::vector<std::string> arguments = {"--model", "toy",   "--threads",
+                                          "1",       "--set", "engine.kv_pool_mib=8"};
+    if (!manager_.grpc.empty())
+      arguments.insert(arguments.end(), {"--cache-manager", manager_.grpc});
     arguments.insert(arguments.end(), more.begin(), more.end());
     return Start("sluice-" + role, std::move(arguments));
   }
@@ -123,13 +128,14 @@ class BinariesTest : public ::testing::Test {
     request.set_holder_numerics_id(holder.numerics_id());
     v1::ReserveReply reply;
     grpc::ClientContext context;
-    const absl::Status status =
-        rpc::FromGrpc(v1::Decode::NewStub(channels_.Get(decode.grpc))->Reserve(&context, request, &reply));
+    const absl::Status status = rpc::FromGrpc(
+        v1::Decode::NewStub(channels_.Get(decode.grpc))->Reserve(&context, request, &reply));
     if (!status.ok()) return status;
     return reply.grant();
   }
 
-  absl::StatusOr<std::vector<uint32_t>> Generate(const Service& decode, const std::string& lease, uint32_t max_tokens) {
+  absl::StatusOr<std::vector<uint32_t>> Generate(const Service& decode, const std::string& lease,
+                                                 uint32_t max_tokens) {
     v1::DecodeRequest request;
     Fill(&request);
     request.set_lease_id(lease);
@@ -149,8 +155,8 @@ class BinariesTest : public ::testing::Test {
   }
 
   // Prompt on one process, tokens from another; the first token comes from the prefill worker.
-  absl::StatusOr<std::vector<uint32_t>> Split(const Service& prefill, const Service& decode, uint32_t max_tokens,
-                                              uint64_t* transferred_bytes) {
+  absl::StatusOr<std::vector<uint32_t>> Split(const Service& prefill, const Service& decode,
+                                              uint32_t max_tokens, uint64_t* transferred_bytes) {
     const auto stub = v1::Prefill::NewStub(channels_.Get(prefill.grpc));
     v1::AdmitRequest admit;
     admit.set_prompt_tokens(200);
@@ -177,7 +183,8 @@ class BinariesTest : public ::testing::Test {
     }
     const grpc::Status ended = stream->Finish();
     if (!ended.ok()) return rpc::FromGrpc(ended);
-    if (tokens.ok() && tokens->size() < max_tokens) tokens->insert(tokens->begin(), first.begin(), first.end());
+    if (tokens.ok() && tokens->size() < max_tokens)
+      tokens->insert(tokens->begin(), first.begin(), first.end());
     return tokens;
   }
 
@@ -199,7 +206,9 @@ TEST_F(BinariesTest, BadUsageEndsWithTwoAndSaysWhy) {
       {"sluice-prefill", {"--config", "/no/such.yaml"}, "/no/such.yaml"},
       {"sluice-prefill", {"--model", "/no/such.gguf"}, "/no/such.gguf"},
       {"sluice-decode", {"--model", "toy", "--listen", "0.0.0.0:0"}, "insecure_listen_anywhere"},
-      {"sluice-decode", {"--model", "toy", "--set", "transport.backends=[ucx-tcp]"}, "trusted_network"},
+      {"sluice-decode",
+       {"--model", "toy", "--set", "transport.backends=[ucx-tcp]"},
+       "trusted_network"},
       {"sluice-cache-manager", {"--set", "heartbeat_ms=1"}, "50..60000"},
   };
   for (const Case& bad : cases) {
@@ -225,7 +234,8 @@ TEST_F(BinariesTest, PortInUseNamesTheOtherProcess) {
   manager_ = Start("sluice-cache-manager", {});
   ChildProcess second(Binary("sluice-cache-manager"), {"--listen", manager_.grpc});
   EXPECT_EQ(second.Wait(), 2);
-  EXPECT_TRUE(absl::StrContains(second.output(), absl::StrCat("pid ", manager_.child->pid(), " (sluice-cache-ma)")))
+  EXPECT_TRUE(absl::StrContains(second.output(),
+                                absl::StrCat("pid ", manager_.child->pid(), " (sluice-cache-ma)")))
       << second.output();
 }
 
@@ -236,19 +246,22 @@ TEST_F(BinariesTest, TwoProcessesEqualOneOverEveryTransport) {
   ASSERT_TRUE(local.ok()) << local.status();
   ASSERT_EQ(local->size(), 12u);
   for (const std::string backend : {"ucx-shm", "ucx-tcp"}) {
-    const std::vector<std::string> transport = {"--set", absl::StrCat("transport.backends=[", backend, "]"), "--set",
-                                                "transport.trusted_network=true"};
+    const std::vector<std::string> transport = {"--set",
+                                                absl::StrCat("transport.backends=[", backend, "]"),
+                                                "--set", "transport.trusted_network=true"};
     const Service prefill = StartWorker("prefill", transport);
     const Service decode = StartWorker("decode", transport);
     uint64_t transferred = 0;
     const auto split = Split(prefill, decode, 12, &transferred);
-    ASSERT_TRUE(split.ok()) << split.status() << "\n" << prefill.child->output() << decode.child->output();
+    ASSERT_TRUE(split.ok()) << split.status() << "\n"
+                            << prefill.child->output() << decode.child->output();
     EXPECT_EQ(*split, *local) << backend;
     EXPECT_GT(transferred, 0u);
     for (const Service* service : {&prefill, &decode}) {
       service->child->Signal(SIGTERM);
       EXPECT_EQ(service->child->Wait(), 0);
-      EXPECT_TRUE(absl::StrContains(service->child->output(), "backend=" + backend)) << service->child->output();
+      EXPECT_TRUE(absl::StrContains(service->child->output(), "backend=" + backend))
+          << service->child->output();
     }
   }
 }

@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "device/cpu.h"
-#include "engine/transformer/transformer_runner.h"
 #include "engine/toy_model.h"
+#include "engine/transformer/transformer_runner.h"
 #include "kv/page_layout.h"
 #include "model/kv_centre.h"
 #include "model/model_files.h"
@@ -17,14 +17,16 @@
 namespace sluice::services {
 namespace {
 
-absl::StatusOr<model::KvCentre> LoadCentre(const LocalModelOptions& options, const model::ModelConfig& config) {
+absl::StatusOr<model::KvCentre> LoadCentre(const LocalModelOptions& options,
+                                           const model::ModelConfig& config) {
   if (options.kv_centre == "none") return model::KvCentre();
   if (!options.kv_centre.empty()) return model::ReadKvCentre(options.kv_centre, config);
   const std::string path = model::KvCentrePath(options.path);
   absl::StatusOr<model::KvCentre> centre = model::ReadKvCentre(path, config);
   if (!absl::IsNotFound(centre.status())) return centre;
-  SLUICE_LOG(kInfo) << "keys and values are not centred; sluice calibrate would make their errors smaller"
-                    << Field("missing", path);
+  SLUICE_LOG(kInfo)
+      << "keys and values are not centred; sluice calibrate would make their errors smaller"
+      << Field("missing", path);
   return model::KvCentre();
 }
 
@@ -42,7 +44,8 @@ absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options) {
   if (options.kv_format != "auto") {
     SLUICE_ASSIGN_OR_RETURN(format, kv::ParseKvFormat(options.kv_format));
   }
-  const int workers = options.threads > 0 ? static_cast<int>(options.threads) : device::UsableCpus();
+  const int workers =
+      options.threads > 0 ? static_cast<int>(options.threads) : device::UsableCpus();
   SLUICE_ASSIGN_OR_RETURN(model.threads, device::ThreadPool::Create({.workers = workers}));
   if (options.path == kToyModelPath) {
     engine::ToyModelOptions toy;
@@ -61,7 +64,8 @@ absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options) {
   if (kernels::IsCentred(format.value_or(kv::DefaultKvFormat(kind)))) {
     SLUICE_ASSIGN_OR_RETURN(runner.centre, LoadCentre(options, files->config()));
   }
-  SLUICE_ASSIGN_OR_RETURN(model.runner, engine::TransformerRunner::Create(*files, runner, *model.threads));
+  SLUICE_ASSIGN_OR_RETURN(model.runner,
+                          engine::TransformerRunner::Create(*files, runner, *model.threads));
   return model;
 }
 

@@ -1,4 +1,5 @@
-// A model loaded for computing in this process: thread pool, kernels, runner. Workers and the command line tool share it.
+// A model loaded for computing in this process: thread pool, kernels, runner. Workers and the
+// command line tool share it.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +15,14 @@
 namespace sluice::services {
 
 struct LocalModelOptions {
-  std::string path;                 // folder, .gguf file, or "toy"
-  std::string kernels = "auto";     // auto, reference, avx2, avx512
-  std::string kv_format = "auto";   // a KV format; auto: FP8 of the model's kind of attention
+  std::string path;                // folder, .gguf file, or "toy"
+  std::string kernels = "auto";    // auto, reference, avx2, avx512
+  std::string kv_format = "auto";  // a KV format; auto: FP8 of the model's kind of attention
   // What centred formats subtract: a file of `sluice calibrate`, which must be there; "none"; or
   // empty: the file beside the model, none when there is none.
   std::string kv_centre;
-  uint32_t threads = 0;             // 0: every usable core
-  uint32_t page_tokens = 0;         // 0: 32, with latent attention 64
+  uint32_t threads = 0;      // 0: every usable core
+  uint32_t page_tokens = 0;  // 0: 32, with latent attention 64
 };
 
 // The pool outlives the runner by the order of members.
@@ -32,7 +33,8 @@ struct LocalModel {
   uint64_t weight_bytes = 0;
 };
 
-// Errors: INVALID_ARGUMENT for an option, NOT_FOUND for missing files, UNIMPLEMENTED for a path this processor lacks.
+// Errors: INVALID_ARGUMENT for an option, NOT_FOUND for missing files, UNIMPLEMENTED for a path
+// this processor lacks.
 absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options);
 
 }  // namespace sluice::services

@@ -44,8 +44,10 @@ FaultInjector* ServiceProcess::faults() {
 }
 
 void ServiceProcess::RegisterMetrics() {
-  telemetry::RegisterProcessMetrics(metrics_, identity_.service, identity_.config.name(), Version());
-  metrics_.OnCollect([this, ready = metrics_.gauge(telemetry::kReady), in_flight = metrics_.gauge(telemetry::kInFlight)] {
+  telemetry::RegisterProcessMetrics(metrics_, identity_.service, identity_.config.name(),
+                                    Version());
+  metrics_.OnCollect([this, ready = metrics_.gauge(telemetry::kReady),
+                      in_flight = metrics_.gauge(telemetry::kInFlight)] {
     ready.Set(state_.ready() ? 1 : 0);
     in_flight.Set(state_.in_flight());
   });
@@ -61,12 +63,14 @@ absl::Status ServiceProcess::Prepare() {
   if (!tls.cert_file().empty()) {
     SLUICE_ASSIGN_OR_RETURN(tls_, rpc::Tls::Load({tls.cert_file(), tls.key_file(), tls.ca_file()}));
     if (ServiceRoleName(tls_->identity().role) != identity_.service) {
-      return absl::InvalidArgumentError(absl::StrCat("service.tls: ", tls.cert_file(), " is the certificate of ",
-                                                     tls_->identity().ToUri(), "; expected sluice://", identity_.service, "/..."));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "service.tls: ", tls.cert_file(), " is the certificate of ", tls_->identity().ToUri(),
+          "; expected sluice://", identity_.service, "/..."));
     }
   }
   for (const Listener& listener : {GrpcListener(), AdminListener(), MetricsListener()}) {
-    SLUICE_RETURN_IF_ERROR(rpc::CheckListen(listener.address, listener.anywhere, listener.allow).status());
+    SLUICE_RETURN_IF_ERROR(
+        rpc::CheckListen(listener.address, listener.anywhere, listener.allow).status());
   }
   return absl::OkStatus();
 }
@@ -81,7 +85,8 @@ rpc::ChannelOptions ServiceProcess::ChannelsTo(ServiceRoles servers) const {
 ServiceProcess::Listener ServiceProcess::GrpcListener() const {
   const v1::ServiceConfig& config = identity_.config;
   if (!identity_.public_facing) {
-    return {config.listen(), config.insecure_listen_anywhere() || tls_ != nullptr, rpc::kAllowAnywhere};
+    return {config.listen(), config.insecure_listen_anywhere() || tls_ != nullptr,
+            rpc::kAllowAnywhere};
   }
   return {config.listen(), config.insecure_listen_anywhere() || identity_.insecure_clients_anywhere,
           kAllowClients};
@@ -89,12 +94,14 @@ ServiceProcess::Listener ServiceProcess::GrpcListener() const {
 
 ServiceProcess::Listener ServiceProcess::AdminListener() const {
   const v1::ServiceConfig& config = identity_.config;
-  return {config.admin_listen(), config.insecure_listen_anywhere() || tls_ != nullptr, rpc::kAllowAnywhere};
+  return {config.admin_listen(), config.insecure_listen_anywhere() || tls_ != nullptr,
+          rpc::kAllowAnywhere};
 }
 
 ServiceProcess::Listener ServiceProcess::MetricsListener() const {
   const v1::ServiceConfig& config = identity_.config;
-  return {config.metrics_listen(), config.insecure_listen_anywhere() || config.insecure_metrics_anywhere(),
+  return {config.metrics_listen(),
+          config.insecure_listen_anywhere() || config.insecure_metrics_anywhere(),
           "service.insecure_metrics_anywhere: true: they hold no prompts"};
 }
 
@@ -117,7 +124,8 @@ absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& servic
   admin_options.insecure_listen_anywhere = AdminListener().anywhere;
   admin_options.tls = tls_;
   SLUICE_ASSIGN_OR_RETURN(
-      admin_, rpc::Server::Start(admin_options, {{v1::Admin::service_full_name(), admin_service_.get()}}));
+      admin_,
+      rpc::Server::Start(admin_options, {{v1::Admin::service_full_name(), admin_service_.get()}}));
   admin_->SetReady(true);
   state_.OnReadyChanged([this](bool ready) {
     SLUICE_LOG(kInfo) << (ready ? "ready" : "not ready");
@@ -131,9 +139,9 @@ absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& servic
     if (state_.ready()) return absl::OkStatus();
     return absl::UnavailableError(state_.draining() ? "draining" : "starting");
   };
-  SLUICE_ASSIGN_OR_RETURN(metrics_server_,
-                          http::MetricsServer::Start({MetricsListener().address, MetricsListener().anywhere},
-                                                     std::move(sources)));
+  SLUICE_ASSIGN_OR_RETURN(metrics_server_, http::MetricsServer::Start({MetricsListener().address,
+                                                                       MetricsListener().anywhere},
+                                                                      std::move(sources)));
   SLUICE_ASSIGN_OR_RETURN(watch_loop_, ThreadLoop::Start("watch", clock_, 16));
   watch_loop_->Post([this] { RefreshLiveness(); });
   return absl::OkStatus();
@@ -172,8 +180,10 @@ absl::Status ServiceProcess::WriteReadyFile(const std::map<std::string, std::str
   // Renaming replaces whatever is there, and a device or a link is there for a reason.
   std::error_code error;
   const auto type = std::filesystem::symlink_status(path, error).type();
-  if (type != std::filesystem::file_type::not_found && type != std::filesystem::file_type::regular) {
-    return absl::InvalidArgumentError(absl::StrCat("service.ready_file: ", path, " is there and is no regular file"));
+  if (type != std::filesystem::file_type::not_found &&
+      type != std::filesystem::file_type::regular) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("service.ready_file: ", path, " is there and is no regular file"));
   }
   std::map<std::string, std::string> fields = more;
   fields["service"] = identity_.service;
@@ -200,7 +210,9 @@ bool ServiceProcess::WaitForDrain() {
   state_.WaitForDrain();
   SLUICE_LOG(kInfo) << "draining" << Field("in_flight", state_.in_flight());
   const bool idle = state_.WaitIdle(absl::Seconds(identity_.config.drain_s()));
-  if (!idle) SLUICE_LOG(kWarning) << "drain time is over; ending what still runs" << Field("in_flight", state_.in_flight());
+  if (!idle)
+    SLUICE_LOG(kWarning) << "drain time is over; ending what still runs"
+                         << Field("in_flight", state_.in_flight());
   return idle;
 }
 

@@ -1,5 +1,5 @@
-// What every service process has: metrics, readiness, fault points, servers, drain. A service builds its parts on it, then
-// serves and waits.
+// What every service process has: metrics, readiness, fault points, servers, drain. A service
+// builds its parts on it, then serves and waits.
 #pragma once
 
 #include <functional>
@@ -32,14 +32,15 @@ inline constexpr absl::string_view kAllowClients =
 
 // What a service tells about itself.
 struct ProcessIdentity {
-  std::string service;      // "router", "prefill", "decode", "cache-manager"
+  std::string service;  // "router", "prefill", "decode", "cache-manager"
   v1::ServiceConfig config;
-  std::string config_yaml;  // for the admin service
+  std::string config_yaml;     // for the admin service
   bool public_facing = false;  // clients call it, not services: `listen` stays plaintext
   bool insecure_clients_anywhere = false;
 };
 
-// Thread-safe after Serve. Parts that services own and hand over references of must outlive it or be gone after Stop().
+// Thread-safe after Serve. Parts that services own and hand over references of must outlive it or
+// be gone after Stop().
 class ServiceProcess {
  public:
   explicit ServiceProcess(ProcessIdentity identity);
@@ -59,20 +60,24 @@ class ServiceProcess {
   // The process counts as alive only while `loop` moves. Before Serve.
   void Watch(absl::string_view name, Loop& loop) { loops_.Add(name, loop); }
   // Names of missing dependencies, and the age of the engine's heartbeat. Before Serve.
-  void SetStatusSource(absl::AnyInvocable<void(v1::GetStatusReply*)> source) { status_source_ = std::move(source); }
+  void SetStatusSource(absl::AnyInvocable<void(v1::GetStatusReply*)> source) {
+    status_source_ = std::move(source);
+  }
 
   // Called after every change of readiness. Before SetUp.
   void OnReadyChanged(std::function<void()> changed) { ready_changed_ = std::move(changed); }
 
-  // Reads service.tls, whose certificate must be one of this service, and sees whether the configured addresses can be bound.
-  // First of all, before anything expensive. Errors: INVALID_ARGUMENT with the file, or what was presented and what expected;
-  // those of rpc::CheckListen.
+  // Reads service.tls, whose certificate must be one of this service, and sees whether the
+  // configured addresses can be bound. First of all, before anything expensive. Errors:
+  // INVALID_ARGUMENT with the file, or what was presented and what expected; those of
+  // rpc::CheckListen.
   absl::Status Prepare();
   // Null without service.tls. For channels to other services.
   const std::shared_ptr<const rpc::Tls>& tls() const { return tls_; }
   // How to reach services of these roles.
   rpc::ChannelOptions ChannelsTo(ServiceRoles servers) const;
-  // After Prepare: starts the gRPC, admin and metrics servers. Not ready yet. Errors as rpc::CheckListen.
+  // After Prepare: starts the gRPC, admin and metrics servers. Not ready yet. Errors as
+  // rpc::CheckListen.
   absl::Status Serve(const std::vector<rpc::ServedService>& services);
   const std::string& grpc_address() const { return grpc_->address(); }
   const std::string& metrics_address() const { return metrics_server_->address(); }
@@ -80,14 +85,15 @@ class ServiceProcess {
   // The configured address that others use, or the bound one.
   std::string advertised_address() const;
 
-  // SIGTERM and SIGINT begin the drain from now on. rpc::BlockTerminationSignals must have been called first.
+  // SIGTERM and SIGINT begin the drain from now on. rpc::BlockTerminationSignals must have been
+  // called first.
   absl::Status HandleSignals();
-  // The start is over: health of "startup", and the ready file with "grpc", "metrics", "admin", "pid", "name", "service" and
-  // `more`. Readiness is state()'s, for the service to say.
+  // The start is over: health of "startup", and the ready file with "grpc", "metrics", "admin",
+  // "pid", "name", "service" and `more`. Readiness is state()'s, for the service to say.
   absl::Status SetUp(const std::map<std::string, std::string>& more);
 
-  // Waits for the drain to begin and then until nothing is in flight, at most service.drain_s. Returns whether all requests
-  // were finished.
+  // Waits for the drain to begin and then until nothing is in flight, at most service.drain_s.
+  // Returns whether all requests were finished.
   bool WaitForDrain();
   // Stops the servers; calls that still run are cancelled and waited for. Idempotent.
   void Stop();

@@ -15,8 +15,8 @@ constexpr absl::Duration kReconnectDelay = absl::Milliseconds(200);
 
 class ManagerLink final : public ClusterLink {
  public:
-  ManagerLink(const std::string& address, const rpc::ChannelOptions& channel, std::shared_ptr<Loop> loop,
-              std::function<void(const v1::WorkerView&, bool)> on_view)
+  ManagerLink(const std::string& address, const rpc::ChannelOptions& channel,
+              std::shared_ptr<Loop> loop, std::function<void(const v1::WorkerView&, bool)> on_view)
       : shared_(std::make_shared<Shared>(std::move(loop))) {
     shared_->address = address;
     shared_->on_view = std::move(on_view);
@@ -30,10 +30,13 @@ class ManagerLink final : public ClusterLink {
 
   void Lookup(v1::LookupRequest request, absl::Duration timeout,
               absl::AnyInvocable<void(absl::StatusOr<v1::LookupReply>)> done) override {
-    auto shared_done = std::make_shared<absl::AnyInvocable<void(absl::StatusOr<v1::LookupReply>)>>(std::move(done));
+    auto shared_done = std::make_shared<absl::AnyInvocable<void(absl::StatusOr<v1::LookupReply>)>>(
+        std::move(done));
     const std::shared_ptr<Loop> loop = shared_->loop;
     if (!shared_->connected) {
-      loop->Post([shared_done] { (*shared_done)(absl::UnavailableError("no connection to the cache-manager")); });
+      loop->Post([shared_done] {
+        (*shared_done)(absl::UnavailableError("no connection to the cache-manager"));
+      });
       return;
     }
     rpc::StartUnary<v1::LookupRequest, v1::LookupReply>(
@@ -42,7 +45,9 @@ class ManagerLink final : public ClusterLink {
           stub->async()->Lookup(context, q, r, std::move(finish));
         },
         [loop, shared_done](absl::StatusOr<v1::LookupReply> reply) {
-          loop->Post([shared_done, reply = std::move(reply)]() mutable { (*shared_done)(std::move(reply)); });
+          loop->Post([shared_done, reply = std::move(reply)]() mutable {
+            (*shared_done)(std::move(reply));
+          });
         });
   }
   bool connected() const override { return shared_->connected; }
@@ -66,7 +71,9 @@ class ManagerLink final : public ClusterLink {
     void OnMessage(v1::WorkerView view) override {
       shared_->loop->Post([shared = shared_, view = std::move(view)] {
         if (shared->closed) return;
-        if (!shared->connected) SLUICE_LOG(kInfo) << "connected to the cache-manager" << Field("address", shared->address);
+        if (!shared->connected)
+          SLUICE_LOG(kInfo) << "connected to the cache-manager"
+                            << Field("address", shared->address);
         const bool fresh = !std::exchange(shared->connected, true);
         shared->on_view(view, fresh);
       });
@@ -102,9 +109,9 @@ class ManagerLink final : public ClusterLink {
 
 }  // namespace
 
-std::unique_ptr<ClusterLink> ConnectToManager(const std::string& address, const rpc::ChannelOptions& channel,
-                                              std::shared_ptr<Loop> loop,
-                                              std::function<void(const v1::WorkerView&, bool)> on_view) {
+std::unique_ptr<ClusterLink> ConnectToManager(
+    const std::string& address, const rpc::ChannelOptions& channel, std::shared_ptr<Loop> loop,
+    std::function<void(const v1::WorkerView&, bool)> on_view) {
   return std::make_unique<ManagerLink>(address, channel, std::move(loop), std::move(on_view));
 }
 

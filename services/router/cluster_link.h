@@ -1,5 +1,5 @@
-// The router's connection to the cache-manager: the list of workers, and lookups of cached prefixes. Losing it costs hits, never
-// requests: the last list stays, lookups fail at once.
+// The router's connection to the cache-manager: the list of workers, and lookups of cached
+// prefixes. Losing it costs hits, never requests: the last list stays, lookups fail at once.
 #pragma once
 
 #include <functional>
@@ -25,10 +25,11 @@ class ClusterLink {
   virtual bool connected() const = 0;
 };
 
-// Connects to `address` and stays connected, with back-off. `on_view` gets every view; `fresh` is true for the first view of a
-// connection, whose version starts anew. The loop is shared with calls that gRPC ends after the link is gone.
-std::unique_ptr<ClusterLink> ConnectToManager(const std::string& address, const rpc::ChannelOptions& channel,
-                                              std::shared_ptr<Loop> loop,
-                                              std::function<void(const v1::WorkerView& view, bool fresh)> on_view);
+// Connects to `address` and stays connected, with back-off. `on_view` gets every view; `fresh` is
+// true for the first view of a connection, whose version starts anew. The loop is shared with calls
+// that gRPC ends after the link is gone.
+std::unique_ptr<ClusterLink> ConnectToManager(
+    const std::string& address, const rpc::ChannelOptions& channel, std::shared_ptr<Loop> loop,
+    std::function<void(const v1::WorkerView& view, bool fresh)> on_view);
 
 }  // namespace sluice::router

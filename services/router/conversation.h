@@ -20,6 +20,7 @@ struct PreparedChat {
 size_t BytesOf(const v1::Messages& messages);
 
 // Renders and encodes. Errors carry an ErrorDetail with the field: INVALID_FIELD, NOT_SUPPORTED.
-absl::StatusOr<PreparedChat> PrepareChat(const v1::Messages& messages, const services::TextModel& model);
+absl::StatusOr<PreparedChat> PrepareChat(const v1::Messages& messages,
+                                         const services::TextModel& model);
 
 }  // namespace sluice::router

@@ -22,7 +22,8 @@ class Generation::Choice final : public cluster::FlowEvents {
       absl::StrAppend(&options.calls.id_seed, "/", index);
       reader_.emplace(*owner.prepared_.model->tokenizer, std::move(stops), std::move(options));
     }
-    if (index < owner.prepared_.resume_positions.size()) resume_position_ = owner.prepared_.resume_positions[index];
+    if (index < owner.prepared_.resume_positions.size())
+      resume_position_ = owner.prepared_.resume_positions[index];
   }
 
   void Start() {
@@ -39,7 +40,8 @@ class Generation::Choice final : public cluster::FlowEvents {
     if (flow_ != nullptr) flow_->OnWorkerLost(worker);
   }
 
-  void OnPlaced(const cluster::PlacementDecision&, Id128 prefill_numerics, Id128 decode_numerics) override {
+  void OnPlaced(const cluster::PlacementDecision&, Id128 prefill_numerics,
+                Id128 decode_numerics) override {
     if (index_ == 0) owner_.OnPlaced(prefill_numerics, decode_numerics);
   }
 
@@ -53,7 +55,8 @@ class Generation::Choice final : public cluster::FlowEvents {
       text::OutputDelta output;
       // The token that ended the sequence is not part of its text.
       if (finish != FinishReason::kStop) match = reader_->Append(token.token, &output);
-      if (!match && finish != FinishReason::kNone) match = reader_->Finish(finish == FinishReason::kStop, &output);
+      if (!match && finish != FinishReason::kNone)
+        match = reader_->Finish(finish == FinishReason::kStop, &output);
       AddOutput(std::move(output), &delta);
     }
     if (match) {
@@ -63,7 +66,8 @@ class Generation::Choice final : public cluster::FlowEvents {
       const absl::string_view reason = request::FinishReasonName(finish);
       delta.set_finish_reason(reason.data(), reason.size());
     }
-    if (delta.finish_reason() == "stop" && reader_ && reader_->called_tools()) delta.set_finish_reason("tool_calls");
+    if (delta.finish_reason() == "stop" && reader_ && reader_->called_tools())
+      delta.set_finish_reason("tool_calls");
     AddLogprobs(token, &delta);
     if (owner_.prepared_.request.logits_hash()) delta.add_logits_hashes(token.logits_hash);
     const bool matched = match.has_value();
@@ -117,10 +121,12 @@ class Generation::Choice final : public cluster::FlowEvents {
   std::optional<absl::Time> last_sent_;
 };
 
-std::shared_ptr<Generation> Generation::Create(cluster::FlowEnvironment& environment, PreparedRequest prepared,
-                                               std::unique_ptr<rpc::GenerationSink> sink, TokenObserver on_token, Done done) {
-  return std::shared_ptr<Generation>(new Generation(environment, std::move(prepared), std::move(sink),
-                                                    std::move(on_token), std::move(done)));
+std::shared_ptr<Generation> Generation::Create(cluster::FlowEnvironment& environment,
+                                               PreparedRequest prepared,
+                                               std::unique_ptr<rpc::GenerationSink> sink,
+                                               TokenObserver on_token, Done done) {
+  return std::shared_ptr<Generation>(new Generation(
+      environment, std::move(prepared), std::move(sink), std::move(on_token), std::move(done)));
 }
 
 Generation::Generation(cluster::FlowEnvironment& environment, PreparedRequest prepared,
@@ -148,7 +154,8 @@ void Generation::Start() {
   choices_[0]->Start();
 }
 
-// Siblings wait for the first token of choice 0: its prompt is cached by then, so they share its pages.
+// Siblings wait for the first token of choice 0: its prompt is cached by then, so they share its
+// pages.
 void Generation::StartSiblings() {
   for (size_t i = 1; i < choices_.size(); ++i) {
     if (!choices_[i]->started()) choices_[i]->Start();
@@ -176,7 +183,8 @@ void Generation::Send(v1::ChoiceDelta delta, std::optional<absl::Time>* last_sen
   v1::GenerateResponse response;
   if (start_) *response.mutable_start() = *std::exchange(start_, std::nullopt);
   *response.add_deltas() = std::move(delta);
-  if (!sink_->OnMessage(std::move(response))) return Cancel(absl::CancelledError("the client left"));
+  if (!sink_->OnMessage(std::move(response)))
+    return Cancel(absl::CancelledError("the client left"));
   if (first) StartSiblings();
 }
 

@@ -1,4 +1,5 @@
-// One request of a client: its choices, their text, and the messages it gets. Runs on the router's loop.
+// One request of a client: its choices, their text, and the messages it gets. Runs on the router's
+// loop.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +24,14 @@ struct PreparedRequest {
   std::shared_ptr<const services::TextModel> model;
   cluster::FlowSpec flow;  // of choice 0
   uint32_t choices = 1;
-  text::OutputOptions output;  // how the answer is read
+  text::OutputOptions output;              // how the answer is read
   std::vector<uint32_t> resume_positions;  // empty, or one per choice
 };
 
 // Encodes and checks. Runs on any thread. Errors carry an ErrorDetail with the field.
 // `served_name` is what the cluster calls the model.
-absl::StatusOr<PreparedRequest> PrepareRequest(v1::GenerateRequest request, const rpc::Caller& caller,
+absl::StatusOr<PreparedRequest> PrepareRequest(v1::GenerateRequest request,
+                                               const rpc::Caller& caller,
                                                std::shared_ptr<const services::TextModel> model,
                                                absl::string_view served_name);
 
@@ -49,8 +51,10 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   using Done = std::function<void(const GenerationReport&)>;
   // Called for every token of a choice but its first, with the time since its last one.
   using TokenObserver = std::function<void(absl::Duration gap)>;
-  static std::shared_ptr<Generation> Create(cluster::FlowEnvironment& environment, PreparedRequest prepared,
-                                            std::unique_ptr<rpc::GenerationSink> sink, TokenObserver on_token, Done done);
+  static std::shared_ptr<Generation> Create(cluster::FlowEnvironment& environment,
+                                            PreparedRequest prepared,
+                                            std::unique_ptr<rpc::GenerationSink> sink,
+                                            TokenObserver on_token, Done done);
   ~Generation();
 
   void Start();
@@ -68,7 +72,8 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   void OnPlaced(Id128 prefill_numerics, Id128 decode_numerics);
   // `last_sent`: when the choice's last token went out; set to now.
   void Send(v1::ChoiceDelta delta, std::optional<absl::Time>* last_sent);
-  void OnChoiceDone(uint32_t index, const absl::Status& status, const cluster::FlowSummary& summary);
+  void OnChoiceDone(uint32_t index, const absl::Status& status,
+                    const cluster::FlowSummary& summary);
   void End(const absl::Status& status);
 
   cluster::FlowEnvironment& env_;

@@ -42,9 +42,12 @@ struct WorkerStub {
 
 class GrpcWorkerClient final : public cluster::WorkerClient {
  public:
-  GrpcWorkerClient(std::shared_ptr<Loop> loop, const cluster::Directory& directory, LoadCallback on_load,
-                   const rpc::ChannelOptions& channels)
-      : loop_(std::move(loop)), directory_(directory), state_(std::make_shared<State>()), channels_(channels) {
+  GrpcWorkerClient(std::shared_ptr<Loop> loop, const cluster::Directory& directory,
+                   LoadCallback on_load, const rpc::ChannelOptions& channels)
+      : loop_(std::move(loop)),
+        directory_(directory),
+        state_(std::make_shared<State>()),
+        channels_(channels) {
     state_->on_load = std::move(on_load);
   }
   ~GrpcWorkerClient() override {
@@ -64,14 +67,18 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
         [](const WorkerStub& stub, auto* c, auto* q, auto* r, auto finish) {
           stub.prefill->async()->Admit(c, q, r, std::move(finish));
         },
-        [](const v1::AdmitReply& reply) { return rpc::ParseLeaseId(reply.credit_id(), "credit_id"); }, std::move(done));
+        [](const v1::AdmitReply& reply) {
+          return rpc::ParseLeaseId(reply.credit_id(), "credit_id");
+        },
+        std::move(done));
   }
 
   void ReturnCredit(const WorkerId& worker, LeaseId credit) override {
     v1::ReturnCreditRequest request;
     request.set_credit_id(credit.value().ToBytes());
     FireAndForget<v1::ReturnCreditRequest, v1::ReturnCreditReply>(
-        worker, std::move(request), [](const WorkerStub& stub, auto* c, auto* q, auto* r, auto finish) {
+        worker, std::move(request),
+        [](const WorkerStub& stub, auto* c, auto* q, auto* r, auto finish) {
           stub.prefill->async()->ReturnCredit(c, q, r, std::move(finish));
         });
   }
@@ -92,14 +99,16 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
         [](const WorkerStub& stub, auto* c, auto* q, auto* r, auto finish) {
           stub.decode->async()->Reserve(c, q, r, std::move(finish));
         },
-        [](const v1::ReserveReply& reply) -> absl::StatusOr<v1::Grant> { return reply.grant(); }, std::move(done));
+        [](const v1::ReserveReply& reply) -> absl::StatusOr<v1::Grant> { return reply.grant(); },
+        std::move(done));
   }
 
   void Release(const WorkerId& worker, LeaseId lease) override {
     v1::ReleaseRequest request;
     request.set_lease_id(lease.value().ToBytes());
     FireAndForget<v1::ReleaseRequest, v1::ReleaseReply>(
-        worker, std::move(request), [](const WorkerStub& stub, auto* c, auto* q, auto* r, auto finish) {
+        worker, std::move(request),
+        [](const WorkerStub& stub, auto* c, auto* q, auto* r, auto finish) {
           stub.decode->async()->Release(c, q, r, std::move(finish));
         });
   }
@@ -114,10 +123,13 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     *request.mutable_sampling() = rpc::ToProto(call.sampling);
     *request.mutable_grant() = std::move(call.grant);
     const handoff::CallId id = NextId();
-    auto reader = std::make_unique<PrefillReader>(loop_, state_, id, worker, StubOf(worker), std::move(events));
+    auto reader = std::make_unique<PrefillReader>(loop_, state_, id, worker, StubOf(worker),
+                                                  std::move(events));
     Stream<v1::PrefillRequest, v1::PrefillEvent>(
         worker, id, std::move(request), call.context.deadline, std::move(reader),
-           [](const WorkerStub& stub, auto* c, auto* q, auto* reactor) { stub.prefill->async()->Run(c, q, reactor); });
+        [](const WorkerStub& stub, auto* c, auto* q, auto* reactor) {
+          stub.prefill->async()->Run(c, q, reactor);
+        });
     return id;
   }
 
@@ -130,10 +142,13 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     rpc::AddTokens(call.emitted, request.mutable_emitted());
     *request.mutable_sampling() = rpc::ToProto(call.sampling);
     const handoff::CallId id = NextId();
-    auto reader = std::make_unique<DecodeReader>(loop_, state_, id, worker, StubOf(worker), std::move(events));
+    auto reader = std::make_unique<DecodeReader>(loop_, state_, id, worker, StubOf(worker),
+                                                 std::move(events));
     Stream<v1::DecodeRequest, v1::TokenBatch>(
         worker, id, std::move(request), call.context.deadline, std::move(reader),
-           [](const WorkerStub& stub, auto* c, auto* q, auto* reactor) { stub.decode->async()->Generate(c, q, reactor); });
+        [](const WorkerStub& stub, auto* c, auto* q, auto* reactor) {
+          stub.decode->async()->Generate(c, q, reactor);
+        });
     return id;
   }
 
@@ -154,11 +169,18 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
   template <typename Message, typename Events>
   class Reader : public rpc::StreamReader<Message> {
    public:
-    Reader(std::shared_ptr<Loop> loop, std::shared_ptr<State> state, handoff::CallId id, WorkerId worker, const WorkerStub& stub,
-           std::unique_ptr<Events> events)
+    Reader(std::shared_ptr<Loop> loop, std::shared_ptr<State> state, handoff::CallId id,
+           WorkerId worker, const WorkerStub& stub, std::unique_ptr<Events> events)
         : loop_(std::move(loop)),
-          shared_(std::make_shared<Shared>(Shared{std::move(state), id, std::move(worker), stub.incarnation, stub.vocabulary,
-                                                  std::move(events), {}, 0, {}})) {}
+          shared_(std::make_shared<Shared>(Shared{std::move(state),
+                                                  id,
+                                                  std::move(worker),
+                                                  stub.incarnation,
+                                                  stub.vocabulary,
+                                                  std::move(events),
+                                                  {},
+                                                  0,
+                                                  {}})) {}
     void OnMessage(Message message) override {
       loop_->Post([shared = shared_, message = std::move(message)] {
         if (!shared->state->closed) Handle(*shared, message);
@@ -210,7 +232,8 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
           shared.stats.computed_tokens = event.done().computed_tokens();
           shared.transferred_bytes = event.done().transferred_bytes();
           return;
-        case v1::PrefillEvent::EVENT_NOT_SET: return;
+        case v1::PrefillEvent::EVENT_NOT_SET:
+          return;
       }
     }
     static void Handle(Shared& shared, const v1::TokenBatch& batch) {
@@ -227,7 +250,8 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
         shared.events->OnToken(batch.position() + static_cast<uint32_t>(i), *std::move(token),
                                last ? *finish : request::FinishReason::kNone);
       }
-      shared.stats.recomputed_tokens = std::max(shared.stats.recomputed_tokens, batch.recomputed_tokens());
+      shared.stats.recomputed_tokens =
+          std::max(shared.stats.recomputed_tokens, batch.recomputed_tokens());
       if (batch.has_load()) ReportLoad(shared, batch.load());
     }
     static void Refuse(Shared& shared, const absl::Status& status) {
@@ -251,45 +275,53 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
 
   handoff::CallId NextId() { return handoff::CallId(++last_id_); }
 
-  // The stub of a worker; a fresh one when it came back under another address or incarnation. Unknown workers get one whose
-  // calls fail.
+  // The stub of a worker; a fresh one when it came back under another address or incarnation.
+  // Unknown workers get one whose calls fail.
   const WorkerStub& StubOf(const WorkerId& worker) {
     const cluster::WorkerState* known = directory_.Find(worker);
     WorkerStub& stub = stubs_[worker];
     const std::string address = known == nullptr ? stub.address : known->description.grpc_address;
-    const Incarnation incarnation = known == nullptr ? stub.incarnation : known->description.incarnation;
+    const Incarnation incarnation =
+        known == nullptr ? stub.incarnation : known->description.incarnation;
     if (stub.prefill == nullptr || stub.address != address || stub.incarnation != incarnation) {
       if (!stub.address.empty() && stub.address != address) channels_.Drop(stub.address);
       const auto channel = channels_.Get(address);
-      const auto vocabulary = known == nullptr ? 0 : static_cast<request::TokenId>(known->description.vocabulary);
-      stub = {incarnation, address, vocabulary, v1::Prefill::NewStub(channel), v1::Decode::NewStub(channel)};
+      const auto vocabulary =
+          known == nullptr ? 0 : static_cast<request::TokenId>(known->description.vocabulary);
+      stub = {incarnation, address, vocabulary, v1::Prefill::NewStub(channel),
+              v1::Decode::NewStub(channel)};
     }
     return stub;
   }
 
   absl::Duration Timeout(absl::Time deadline) const {
-    return deadline == absl::InfiniteFuture() ? absl::InfiniteDuration()
-                                              : std::max(deadline - loop_->clock().Now(), absl::ZeroDuration()) + kDeadlineSlack;
+    return deadline == absl::InfiniteFuture()
+               ? absl::InfiniteDuration()
+               : std::max(deadline - loop_->clock().Now(), absl::ZeroDuration()) + kDeadlineSlack;
   }
 
   template <typename Request, typename Response, typename Result, typename Start, typename Convert>
-  void Unary(const WorkerId& worker, Request request, absl::Time deadline, Start start, Convert convert,
-             absl::AnyInvocable<void(absl::StatusOr<Result>)> done) {
+  void Unary(const WorkerId& worker, Request request, absl::Time deadline, Start start,
+             Convert convert, absl::AnyInvocable<void(absl::StatusOr<Result>)> done) {
     const WorkerStub stub = StubOf(worker);
-    auto shared_done = std::make_shared<absl::AnyInvocable<void(absl::StatusOr<Result>)>>(std::move(done));
+    auto shared_done =
+        std::make_shared<absl::AnyInvocable<void(absl::StatusOr<Result>)>>(std::move(done));
     rpc::StartUnary<Request, Response>(
         std::move(request), {.timeout = Timeout(deadline)},
-        [&stub, &start](auto* c, auto* q, auto* r, auto finish) { start(stub, c, q, r, std::move(finish)); },
+        [&stub, &start](auto* c, auto* q, auto* r, auto finish) {
+          start(stub, c, q, r, std::move(finish));
+        },
         [loop = loop_, worker, incarnation = stub.incarnation, state = state_, shared_done,
          convert](absl::StatusOr<Response> response) {
-          loop->Post([worker, incarnation, state, shared_done, convert, response = std::move(response)] {
-            if (state->closed) return;
-            if (!response.ok()) return (*shared_done)(FromWorker(worker, response.status()));
-            state->on_load(worker, incarnation, rpc::ToLoad(response->load()));
-            auto result = convert(*response);
-            if (result.ok()) return (*shared_done)(std::move(result));
-            (*shared_done)(Nonsense(worker, result.status()));
-          });
+          loop->Post(
+              [worker, incarnation, state, shared_done, convert, response = std::move(response)] {
+                if (state->closed) return;
+                if (!response.ok()) return (*shared_done)(FromWorker(worker, response.status()));
+                state->on_load(worker, incarnation, rpc::ToLoad(response->load()));
+                auto result = convert(*response);
+                if (result.ok()) return (*shared_done)(std::move(result));
+                (*shared_done)(Nonsense(worker, result.status()));
+              });
         });
   }
 
@@ -299,7 +331,9 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     // What is not given back expires by itself.
     rpc::StartUnary<Request, Response>(
         std::move(request), {.timeout = absl::Seconds(5)},
-        [&stub, &start](auto* c, auto* q, auto* r, auto finish) { start(stub, c, q, r, std::move(finish)); },
+        [&stub, &start](auto* c, auto* q, auto* r, auto finish) {
+          start(stub, c, q, r, std::move(finish));
+        },
         [](absl::StatusOr<Response>) {});
   }
 
@@ -309,7 +343,8 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     const WorkerStub stub = StubOf(worker);
     state_->calls[id] = rpc::StartServerStream<Request, Message>(
         std::move(request), {.timeout = Timeout(deadline)},
-        [&stub, &start](auto* c, auto* q, auto* reactor) { start(stub, c, q, reactor); }, std::move(reader));
+        [&stub, &start](auto* c, auto* q, auto* reactor) { start(stub, c, q, reactor); },
+        std::move(reader));
   }
 
   const std::shared_ptr<Loop> loop_;
@@ -326,7 +361,8 @@ std::unique_ptr<cluster::WorkerClient> MakeGrpcWorkerClient(std::shared_ptr<Loop
                                                             const cluster::Directory& directory,
                                                             LoadCallback on_load,
                                                             const rpc::ChannelOptions& channels) {
-  return std::make_unique<GrpcWorkerClient>(std::move(loop), directory, std::move(on_load), channels);
+  return std::make_unique<GrpcWorkerClient>(std::move(loop), directory, std::move(on_load),
+                                            channels);
 }
 
 }  // namespace sluice::router

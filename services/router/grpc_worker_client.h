@@ -11,7 +11,8 @@
 
 namespace sluice::router {
 
-// `directory` says where workers are and must outlive the client; the loop is shared with calls that gRPC ends later. `on_load` gets the load that replies carry.
+// `directory` says where workers are and must outlive the client; the loop is shared with calls
+// that gRPC ends later. `on_load` gets the load that replies carry.
 std::unique_ptr<cluster::WorkerClient> MakeGrpcWorkerClient(
     std::shared_ptr<Loop> loop, const cluster::Directory& directory,
     std::function<void(const WorkerId&, Incarnation, const cluster::LoadReport&)> on_load,

@@ -30,8 +30,11 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const Clock& c
 
 class StreamSink final : public rpc::GenerationSink {
  public:
-  explicit StreamSink(std::shared_ptr<rpc::ServerStream<v1::GenerateResponse>> stream) : stream_(std::move(stream)) {}
-  bool OnMessage(v1::GenerateResponse message) override { return stream_->Write(std::move(message)); }
+  explicit StreamSink(std::shared_ptr<rpc::ServerStream<v1::GenerateResponse>> stream)
+      : stream_(std::move(stream)) {}
+  bool OnMessage(v1::GenerateResponse message) override {
+    return stream_->Write(std::move(message));
+  }
   void OnEnd(const absl::Status& status) override { stream_->Close(status); }
 
  private:
@@ -40,8 +43,8 @@ class StreamSink final : public rpc::GenerationSink {
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc::CallbackServerContext* context,
-                                                                           const v1::GenerateRequest* request) {
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   auto stream = std::make_shared<rpc::ServerStream<v1::GenerateResponse>>(context);
   auto* reactor = stream->reactor();
   const auto tenant = backend_.Authenticate(ApiKey(*context));
@@ -49,13 +52,14 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc:
     stream->Close(tenant.status());
     return reactor;
   }
-  const std::function<void()> cancel = backend_.Generate(*request, {*tenant, DeadlineOf(*context, clock_)},
-                                                         std::make_unique<StreamSink>(stream));
+  const std::function<void()> cancel = backend_.Generate(
+      *request, {*tenant, DeadlineOf(*context, clock_)}, std::make_unique<StreamSink>(stream));
   stream->OnGone([cancel] { cancel(); });
   return reactor;
 }
 
-grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context, const v1::ListModelsRequest*,
+grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,
+                                                       const v1::ListModelsRequest*,
                                                        v1::ListModelsResponse* response) {
   const auto tenant = backend_.Authenticate(ApiKey(*context));
   if (tenant.ok()) *response = backend_.ListModels();
@@ -63,7 +67,8 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
-                                                     const v1::TokenizeRequest* request, v1::TokenizeResponse* response) {
+                                                     const v1::TokenizeRequest* request,
+                                                     v1::TokenizeResponse* response) {
   const auto tenant = backend_.Authenticate(ApiKey(*context));
   if (!tenant.ok()) return rpc::FinishUnary(context, tenant.status());
   auto result = backend_.Tokenize(*request);

@@ -36,7 +36,8 @@ absl::StatusOr<std::string> ReadSecret(const std::string& path) {
   std::ifstream file(path);
   std::string secret;
   if (!file || !std::getline(file, secret) || secret.size() < 16) {
-    return absl::InvalidArgumentError(absl::StrCat("cache_secret_file: ", path, " must hold at least 16 characters"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cache_secret_file: ", path, " must hold at least 16 characters"));
   }
   return secret;
 }
@@ -47,10 +48,12 @@ absl::Status ReadApiKeys(const std::string& path, RouterOptions* options) {
   if (!file) return absl::NotFoundError(absl::StrCat("api_keys_file: cannot read ", path));
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    const std::vector<std::string> words = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    const std::vector<std::string> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
     if (words.empty() || words[0][0] == '#') continue;
     if (words.size() != 2) {
-      return absl::InvalidArgumentError(absl::StrCat("api_keys_file: ", path, ":", number, ": write 'key tenant'"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("api_keys_file: ", path, ":", number, ": write 'key tenant'"));
     }
     options->api_keys[words[0]] = TenantId(words[1]);
   }
@@ -73,7 +76,8 @@ absl::StatusOr<RouterOptions> OptionsOf(const v1::RouterConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(options.cache_secret, ReadSecret(config.cache_secret_file()));
   SLUICE_RETURN_IF_ERROR(ReadApiKeys(config.api_keys_file(), &options));
   if (!options.no_auth && options.api_keys.empty()) {
-    return absl::InvalidArgumentError("nobody could call this router: set api_keys_file, or no_auth=true on loopback");
+    return absl::InvalidArgumentError(
+        "nobody could call this router: set api_keys_file, or no_auth=true on loopback");
   }
   return options;
 }
@@ -81,7 +85,8 @@ absl::StatusOr<RouterOptions> OptionsOf(const v1::RouterConfig& config) {
 http::OpenAiServerOptions HttpOptionsOf(const v1::RouterConfig& config) {
   http::OpenAiServerOptions options;
   options.http.listen = config.http_listen();
-  options.http.insecure_anywhere = config.service().insecure_listen_anywhere() || config.insecure_clients_anywhere();
+  options.http.insecure_anywhere =
+      config.service().insecure_listen_anywhere() || config.insecure_clients_anywhere();
   options.http.body_bytes_max = size_t{config.body_kib_max()} << 10;
   options.version = services::Version();
   return options;
@@ -96,25 +101,29 @@ std::vector<TenantId> TenantsOf(const RouterOptions& options) {
 
 absl::Status Run(const v1::RouterConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(RouterOptions options, OptionsOf(config));
-  services::ServiceProcess process(
-      {"router", config.service(), config::ToYaml(config), true, config.insecure_clients_anywhere()});
+  services::ServiceProcess process({"router", config.service(), config::ToYaml(config), true,
+                                    config.insecure_clients_anywhere()});
   SLUICE_RETURN_IF_ERROR(process.Prepare());
   const http::OpenAiServerOptions http_options = HttpOptionsOf(config);
-  SLUICE_RETURN_IF_ERROR(
-      rpc::CheckListen(config.http_listen(), http_options.http.insecure_anywhere, services::kAllowClients).status());
-  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<ThreadLoop> loop, ThreadLoop::Start("router", process.clock(), kLoopQueueMax));
-  SLUICE_ASSIGN_OR_RETURN(const auto text_loop, ThreadLoop::Start("text", process.clock(), kTextQueueMax));
+  SLUICE_RETURN_IF_ERROR(rpc::CheckListen(config.http_listen(), http_options.http.insecure_anywhere,
+                                          services::kAllowClients)
+                             .status());
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<ThreadLoop> loop,
+                          ThreadLoop::Start("router", process.clock(), kLoopQueueMax));
+  SLUICE_ASSIGN_OR_RETURN(const auto text_loop,
+                          ThreadLoop::Start("text", process.clock(), kTextQueueMax));
   SecureRandom random;
   const auto metrics = MakeTelemetryMetrics(process.metrics(), TenantsOf(options));
-  RouterCore core(std::move(options), *loop, *text_loop, random, *metrics, process.state(),
-                  [&](cluster::Directory& d) {
-                    return MakeGrpcWorkerClient(loop, d,
-                                                [&d](const WorkerId& worker, Incarnation incarnation,
-                                                     const cluster::LoadReport& load) {
-                                                  d.ReportLoad(worker, incarnation, load);
-                                                },
-                                                process.ChannelsTo({ServiceRole::kPrefill, ServiceRole::kDecode}));
-                  });
+  RouterCore core(
+      std::move(options), *loop, *text_loop, random, *metrics, process.state(),
+      [&](cluster::Directory& d) {
+        return MakeGrpcWorkerClient(
+            loop, d,
+            [&d](const WorkerId& worker, Incarnation incarnation, const cluster::LoadReport& load) {
+              d.ReportLoad(worker, incarnation, load);
+            },
+            process.ChannelsTo({ServiceRole::kPrefill, ServiceRole::kDecode}));
+      });
   if (!config.tokenizer().empty()) {
     SLUICE_ASSIGN_OR_RETURN(auto model, services::LoadTextModel(config.tokenizer()));
     core.AddModel(std::move(model));
@@ -124,7 +133,8 @@ absl::Status Run(const v1::RouterConfig& config) {
   process.Watch("text", *text_loop);
   SLUICE_RETURN_IF_ERROR(process.Serve({{v1::Inference::service_full_name(), &inference}}));
   SystemClock http_clock;
-  SLUICE_ASSIGN_OR_RETURN(const auto http, http::OpenAiServer::Start(http_options, core, http_clock));
+  SLUICE_ASSIGN_OR_RETURN(const auto http,
+                          http::OpenAiServer::Start(http_options, core, http_clock));
   SLUICE_RETURN_IF_ERROR(process.HandleSignals());
   if (!config.cache_manager().empty()) {
     auto link = ConnectToManager(
@@ -132,8 +142,9 @@ absl::Status Run(const v1::RouterConfig& config) {
         [&core](const v1::WorkerView& view, bool fresh) { core.OnView(view, fresh); });
     loop->Post([&core, link = std::move(link)]() mutable { core.SetLink(std::move(link)); });
   }
-  SLUICE_LOG(kInfo) << "router up" << Field("grpc", process.grpc_address()) << Field("http", http->address())
-                    << Field("metrics", process.metrics_address()) << Field("split", config.split());
+  SLUICE_LOG(kInfo) << "router up" << Field("grpc", process.grpc_address())
+                    << Field("http", http->address()) << Field("metrics", process.metrics_address())
+                    << Field("split", config.split());
   SLUICE_RETURN_IF_ERROR(process.SetUp({{"http", absl::StrCat("http://", http->address())}}));
   loop->Post([&core] { core.WatchState(); });
 
@@ -146,10 +157,11 @@ absl::Status Run(const v1::RouterConfig& config) {
 }
 
 int Main(int argc, char** argv) {
-  const services::CommandLine command_line = {"Sluice router: faces the clients",
-                                              {{"--http-listen", "http_listen", "host:port of the OpenAI-compatible server"},
-                                               {"--cache-manager", "cache_manager", "host:port of the cache-manager"},
-                                               {"--split", "split", "auto, always or never"}}};
+  const services::CommandLine command_line = {
+      "Sluice router: faces the clients",
+      {{"--http-listen", "http_listen", "host:port of the OpenAI-compatible server"},
+       {"--cache-manager", "cache_manager", "host:port of the cache-manager"},
+       {"--split", "split", "auto, always or never"}}};
   return services::ServiceMain(argc, argv, command_line, config::LoadRouterConfig, Run);
 }
 

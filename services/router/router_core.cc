@@ -25,13 +25,15 @@ WorkerStanding StandingOf(const cluster::WorkerState& worker) {
 
 // Sessions of one tenant never meet another's.
 std::string SessionKey(const PreparedRequest& prepared) {
-  return absl::StrCat(prepared.flow.context.tenant.value(), "\n", prepared.request.session_affinity());
+  return absl::StrCat(prepared.flow.context.tenant.value(), "\n",
+                      prepared.request.session_affinity());
 }
 
 }  // namespace
 
-RouterCore::RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, RandomSource& random, RouterMetrics& metrics,
-                       rpc::ServiceState& state, const ClientFactory& make_client)
+RouterCore::RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, RandomSource& random,
+                       RouterMetrics& metrics, rpc::ServiceState& state,
+                       const ClientFactory& make_client)
     : options_(std::move(options)),
       loop_(loop),
       text_loop_(text_loop),
@@ -66,12 +68,14 @@ void RouterCore::OnView(const v1::WorkerView& view, bool fresh) {
   for (const v1::WorkerEntry& entry : view.workers()) {
     auto description = rpc::ToDescription(entry.info());
     if (!description.ok()) {
-      SLUICE_LOG(kWarning) << "ignoring a worker" << Field("reason", description.status().message());
+      SLUICE_LOG(kWarning) << "ignoring a worker"
+                           << Field("reason", description.status().message());
       continue;
     }
     LoadModel(entry.info().model(), entry.info().model_path());
     any_ready = any_ready || (entry.ready() && !entry.draining());
-    updates.push_back({*std::move(description), rpc::ToLoad(entry.load()), entry.ready(), entry.draining()});
+    updates.push_back(
+        {*std::move(description), rpc::ToLoad(entry.load()), entry.ready(), entry.draining()});
   }
   std::vector<WorkerId> lost;
   if (!directory_.ApplyView(view.version(), std::move(updates), &lost)) return;
@@ -97,8 +101,8 @@ void RouterCore::LoadModel(const std::string& name, const std::string& path) {
   text_loop_.Post([this, name, path] {
     auto model = services::LoadTextModel(path);
     if (!model.ok()) {
-      SLUICE_LOG(kError) << "cannot load the tokenizer" << Field("model", name) << Field("path", path)
-                         << Field("status", model.status().ToString());
+      SLUICE_LOG(kError) << "cannot load the tokenizer" << Field("model", name)
+                         << Field("path", path) << Field("status", model.status().ToString());
     }
     {
       MutexLock lock(models_mutex_);
@@ -115,13 +119,14 @@ void RouterCore::UpdateReady() {
   bool model_loaded = false;
   {
     MutexLock lock(models_mutex_);
-    for (const auto& [name, served] : models_) model_loaded = model_loaded || served.text != nullptr;
+    for (const auto& [name, served] : models_)
+      model_loaded = model_loaded || served.text != nullptr;
   }
   state_.SetReady(worker_ready_ && model_loaded);
 }
 
-absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>>> RouterCore::FindModel(
-    absl::string_view name) {
+absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>>>
+RouterCore::FindModel(absl::string_view name) {
   MutexLock lock(models_mutex_);
   std::string known;
   for (const auto& [served_name, served] : models_) {
@@ -133,7 +138,8 @@ absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>
     return rpc::MakeError(v1::NO_READY_WORKERS, "no worker has registered yet; retry in a moment",
                           {.retry_after = absl::Seconds(1)});
   }
-  return rpc::MakeError(v1::MODEL_NOT_FOUND, absl::StrCat("no model '", name, "'; served: ", known), {.field = "model"});
+  return rpc::MakeError(v1::MODEL_NOT_FOUND, absl::StrCat("no model '", name, "'; served: ", known),
+                        {.field = "model"});
 }
 
 absl::StatusOr<TenantId> RouterCore::Authenticate(absl::string_view api_key) {
@@ -164,9 +170,12 @@ std::function<void()> RouterCore::Generate(v1::GenerateRequest request, rpc::Cal
   const bool posted = text_loop_.Post([this, call, request = std::move(request)]() mutable {
     absl::StatusOr<PreparedRequest> prepared = absl::UnknownError("");
     const auto model = FindModel(request.model());
-    prepared = model.ok() ? PrepareRequest(std::move(request), call->caller, model->second, model->first)
-                          : absl::StatusOr<PreparedRequest>(model.status());
-    loop_.Post([this, call, prepared = std::move(prepared)]() mutable { OnPrepared(call, std::move(prepared)); });
+    prepared = model.ok()
+                   ? PrepareRequest(std::move(request), call->caller, model->second, model->first)
+                   : absl::StatusOr<PreparedRequest>(model.status());
+    loop_.Post([this, call, prepared = std::move(prepared)]() mutable {
+      OnPrepared(call, std::move(prepared));
+    });
   });
   if (!posted) {
     loop_.Post([this, call] {
@@ -179,7 +188,8 @@ std::function<void()> RouterCore::Generate(v1::GenerateRequest request, rpc::Cal
   };
 }
 
-void RouterCore::OnPrepared(const std::shared_ptr<Call>& call, absl::StatusOr<PreparedRequest> prepared) {
+void RouterCore::OnPrepared(const std::shared_ptr<Call>& call,
+                            absl::StatusOr<PreparedRequest> prepared) {
   if (call->over) return;
   if (!prepared.ok()) return Reject(call, prepared.status());
   call->prepared = *std::move(prepared);
@@ -200,25 +210,32 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
     }
   }
   if (call->prepared->request.reject_if_busy() && queue_.Busy()) {
-    return rpc::MakeError(v1::OVERLOADED, absl::StrCat("busy: ", queue_.running(), " requests run and ", queue_.waiting(),
-                                                       " wait"), {.retry_after = absl::Seconds(1)});
+    return rpc::MakeError(
+        v1::OVERLOADED,
+        absl::StrCat("busy: ", queue_.running(), " requests run and ", queue_.waiting(), " wait"),
+        {.retry_after = absl::Seconds(1)});
   }
   calls_.insert(call);
   // Ends with the wait, or is cancelled when the turn comes.
-  call->queue_timer = loop_.RunAt(std::min(now + options_.retry.queue_wait_max, flow.context.deadline), [this, call] {
-    call->queue_timer = kNoTimer;
-    Reject(call, rpc::MakeError(v1::OVERLOADED, "waited too long in the queue", {.retry_after = absl::Seconds(1)}));
-  });
+  call->queue_timer = loop_.RunAt(
+      std::min(now + options_.retry.queue_wait_max, flow.context.deadline), [this, call] {
+        call->queue_timer = kNoTimer;
+        Reject(call, rpc::MakeError(v1::OVERLOADED, "waited too long in the queue",
+                                    {.retry_after = absl::Seconds(1)}));
+      });
   cluster::FairQueue::Request request;
   request.tenant = flow.context.tenant;
   request.priority = flow.context.priority;
-  request.tokens = flow.prompt.size() + std::min<uint64_t>(flow.sampling.max_tokens, 1024) * call->prepared->choices;
+  request.tokens = flow.prompt.size() +
+                   std::min<uint64_t>(flow.sampling.max_tokens, 1024) * call->prepared->choices;
   request.start = [this, call](cluster::FairQueue::Ticket ticket) {
     call->ticket = ticket;
     StartGeneration(call);
   };
   auto ticket = queue_.Enqueue(std::move(request));
-  if (!ticket.ok()) return rpc::MakeError(v1::OVERLOADED, ticket.status().message(), {.retry_after = absl::Seconds(1)});
+  if (!ticket.ok())
+    return rpc::MakeError(v1::OVERLOADED, ticket.status().message(),
+                          {.retry_after = absl::Seconds(1)});
   if (!call->over) call->ticket = *ticket;
   return absl::OkStatus();
 }
@@ -238,7 +255,8 @@ void RouterCore::Reject(const std::shared_ptr<Call>& call, const absl::Status& s
   if (call->queue_timer != kNoTimer) loop_.Cancel(std::exchange(call->queue_timer, kNoTimer));
   if (call->ticket) queue_.Finished(*std::exchange(call->ticket, std::nullopt));
   metrics_.RequestEnded(call->caller.tenant, status, loop_.clock().Now() - call->arrived);
-  call->sink->OnEnd(rpc::WithContext(status, "router", call->prepared ? call->prepared->flow.context.request.value() : ""));
+  call->sink->OnEnd(rpc::WithContext(
+      status, "router", call->prepared ? call->prepared->flow.context.request.value() : ""));
   call->sink.reset();
   call->in_flight = {};
   calls_.erase(call);
@@ -269,8 +287,7 @@ void RouterCore::RememberSession(const Generation& generation, const GenerationR
   const PreparedRequest& prepared = generation.prepared();
   if (prepared.request.session_affinity().empty()) return;
   if (sessions_.size() >= options_.sessions_max) sessions_.erase(sessions_.begin());
-  sessions_[SessionKey(prepared)] = {
-      report.first_choice.prefill, report.first_choice.decode};
+  sessions_[SessionKey(prepared)] = {report.first_choice.prefill, report.first_choice.decode};
 }
 
 void RouterCore::Place(const cluster::PlacementQuery& query, const cluster::FlowSpec& spec,
@@ -294,7 +311,8 @@ void RouterCore::Place(const cluster::PlacementQuery& query, const cluster::Flow
                     metrics_.LookupFailed();
                   } else {
                     for (const v1::WorkerHit& hit : reply->hits()) {
-                      found.push_back({WorkerId(hit.worker_id()), Incarnation(hit.incarnation()), hit.blocks()});
+                      found.push_back({WorkerId(hit.worker_id()), Incarnation(hit.incarnation()),
+                                       hit.blocks()});
                     }
                   }
                   finish(std::move(found));
@@ -309,7 +327,8 @@ v1::LookupRequest RouterCore::LookupFor(const cluster::FlowSpec& spec) const {
   std::set<std::tuple<Id128, Id128, Id128>> seen;
   for (const cluster::WorkerState& worker : directory_.Workers()) {
     const cluster::WorkerDescription& d = worker.description;
-    if (d.page_tokens == 0 || !seen.emplace(d.model_digest, d.numerics_id, d.layout_hash).second) continue;
+    if (d.page_tokens == 0 || !seen.emplace(d.model_digest, d.numerics_id, d.layout_hash).second)
+      continue;
     v1::KeyList* list = request.add_lists();
     list->set_numerics_id(d.numerics_id.ToBytes());
     const kv::KeyContext context{d.model_digest, d.numerics_id, d.layout_hash, ""};
@@ -342,7 +361,8 @@ void RouterCore::CancelAll() {
   loop_.Post([this] {
     const auto calls = calls_;
     for (const auto& call : calls) {
-      const absl::Status status = rpc::MakeError(v1::DRAINING, "the router shut down before the request was finished");
+      const absl::Status status =
+          rpc::MakeError(v1::DRAINING, "the router shut down before the request was finished");
       if (call->generation != nullptr) {
         call->generation->Cancel(status);
       } else {
@@ -375,19 +395,24 @@ absl::StatusOr<v1::TokenizeResponse> RouterCore::Tokenize(const v1::TokenizeRequ
     ids = std::move(chat.prompt.ids);
     response.set_rendered(std::move(chat.prompt.text));
   } else {
-    if (model.second->tokenizer == nullptr) return absl::FailedPreconditionError("the model has no tokenizer");
-    SLUICE_ASSIGN_OR_RETURN(ids, model.second->tokenizer->Encode(request.text(), request.special()));
+    if (model.second->tokenizer == nullptr)
+      return absl::FailedPreconditionError("the model has no tokenizer");
+    SLUICE_ASSIGN_OR_RETURN(ids,
+                            model.second->tokenizer->Encode(request.text(), request.special()));
   }
   rpc::AddTokens(ids, response.mutable_ids());
   return response;
 }
 
-absl::StatusOr<v1::DetokenizeResponse> RouterCore::Detokenize(const v1::DetokenizeRequest& request) {
+absl::StatusOr<v1::DetokenizeResponse> RouterCore::Detokenize(
+    const v1::DetokenizeRequest& request) {
   SLUICE_ASSIGN_OR_RETURN(const auto model, FindModel(request.model()));
-  if (model.second->tokenizer == nullptr) return absl::FailedPreconditionError("the model has no tokenizer");
+  if (model.second->tokenizer == nullptr)
+    return absl::FailedPreconditionError("the model has no tokenizer");
   SLUICE_ASSIGN_OR_RETURN(const std::vector<request::TokenId> ids, rpc::ParseTokens(request.ids()));
   v1::DetokenizeResponse response;
-  response.set_text(text::Detokenize(*model.second->tokenizer, ids, {.skip_special_tokens = false}));
+  response.set_text(
+      text::Detokenize(*model.second->tokenizer, ids, {.skip_special_tokens = false}));
   return response;
 }
 

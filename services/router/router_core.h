@@ -1,4 +1,5 @@
-// The router without its front ends: admission, queue, placement, flows. Front ends speak to it as rpc::InferenceBackend.
+// The router without its front ends: admission, queue, placement, flows. Front ends speak to it as
+// rpc::InferenceBackend.
 #pragma once
 
 #include <functional>
@@ -37,13 +38,13 @@ struct RouterOptions {
   bool no_auth = false;
 };
 
-// Thread-safe front; what it keeps belongs to `loop`. Text work runs on `text_loop`. Both loops must be stopped before the core is
-// destroyed.
+// Thread-safe front; what it keeps belongs to `loop`. Text work runs on `text_loop`. Both loops
+// must be stopped before the core is destroyed.
 class RouterCore final : public rpc::InferenceBackend {
  public:
   using ClientFactory = std::function<std::unique_ptr<cluster::WorkerClient>(cluster::Directory&)>;
-  RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, RandomSource& random, RouterMetrics& metrics,
-             rpc::ServiceState& state, const ClientFactory& make_client);
+  RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, RandomSource& random,
+             RouterMetrics& metrics, rpc::ServiceState& state, const ClientFactory& make_client);
   ~RouterCore() override;
 
   // Whose requests are those without a key, where they are allowed.
@@ -102,7 +103,8 @@ class RouterCore final : public rpc::InferenceBackend {
   // Ready: a worker admits, and its model's text side is loaded.
   void UpdateReady();
   void ReportState();
-  absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>>> FindModel(absl::string_view name);
+  absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>>> FindModel(
+      absl::string_view name);
   void RememberSession(const Generation& generation, const GenerationReport& report);
 
   const RouterOptions options_;

@@ -107,7 +107,9 @@ class TelemetryMetrics final : public RouterMetrics {
     }
   }
 
-  void QueueWait(absl::Duration wait) override { queue_seconds_.Observe(absl::ToDoubleSeconds(wait)); }
+  void QueueWait(absl::Duration wait) override {
+    queue_seconds_.Observe(absl::ToDoubleSeconds(wait));
+  }
   void Placed(bool split) override { (split ? split_ : local_).Add(); }
   void LookupFailed() override { lookup_failures_.Add(); }
   void Token(absl::Duration gap) override { itl_.Observe(absl::ToDoubleSeconds(gap)); }

@@ -45,7 +45,8 @@ absl::StatusOr<text::TokenizerSpec> SpecOf(const model::TokenizerInputs& inputs)
       return text::SpecFromTokenizerJson(inputs.tokenizer_json, inputs.tokenizer_config_json);
     case model::TokenizerInputs::Kind::kTiktoken:
       return text::SpecFromTiktoken(inputs.tiktoken_model, inputs.tokenizer_config_json);
-    case model::TokenizerInputs::Kind::kNone: break;
+    case model::TokenizerInputs::Kind::kNone:
+      break;
   }
   return absl::NotFoundError("the model's files hold no tokenizer");
 }
@@ -58,7 +59,8 @@ std::string TokenText(const text::Tokenizer& tokenizer, std::optional<text::Toke
 void AddTemplate(const std::string& chat_template, TextModel* result) {
   if (chat_template.empty()) {
     result->template_error = absl::NotFoundError(
-        "the model's files hold no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)");
+        "the model's files hold no chat template (chat_template.jinja, or chat_template in "
+        "tokenizer_config.json)");
     return;
   }
   const text::Tokenizer& tokenizer = *result->tokenizer;
@@ -66,7 +68,8 @@ void AddTemplate(const std::string& chat_template, TextModel* result) {
   source.text = chat_template;
   source.bos_token = TokenText(tokenizer, tokenizer.bos_id());
   source.pad_token = TokenText(tokenizer, tokenizer.pad_id());
-  if (!tokenizer.eos_ids().empty()) source.eos_token = TokenText(tokenizer, tokenizer.eos_ids().front());
+  if (!tokenizer.eos_ids().empty())
+    source.eos_token = TokenText(tokenizer, tokenizer.eos_ids().front());
   auto loaded = text::LoadChatTemplate(source);
   if (loaded.ok()) {
     result->chat_template = *std::move(loaded);
@@ -101,21 +104,29 @@ absl::StatusOr<std::unique_ptr<const TextModel>> ToyTextModel() {
 
 }  // namespace
 
-absl::StatusOr<std::vector<request::TokenId>> TextModel::EncodePrompt(absl::string_view text, bool trusted) const {
-  if (tokenizer == nullptr) return absl::FailedPreconditionError(absl::StrCat("model ", name, " has no tokenizer; send token ids"));
+absl::StatusOr<std::vector<request::TokenId>> TextModel::EncodePrompt(absl::string_view text,
+                                                                      bool trusted) const {
+  if (tokenizer == nullptr)
+    return absl::FailedPreconditionError(
+        absl::StrCat("model ", name, " has no tokenizer; send token ids"));
   SLUICE_ASSIGN_OR_RETURN(std::vector<request::TokenId> ids, tokenizer->Encode(text, trusted));
-  if (tokenizer->add_bos() && tokenizer->bos_id() && (ids.empty() || ids.front() != *tokenizer->bos_id())) {
+  if (tokenizer->add_bos() && tokenizer->bos_id() &&
+      (ids.empty() || ids.front() != *tokenizer->bos_id())) {
     ids.insert(ids.begin(), *tokenizer->bos_id());
   }
   return ids;
 }
 
 absl::StatusOr<EncodedChat> TextModel::EncodeChat(const text::ChatRequest& request) const {
-  if (tokenizer == nullptr) return absl::FailedPreconditionError(absl::StrCat("model ", name, " has no tokenizer; send token ids"));
+  if (tokenizer == nullptr)
+    return absl::FailedPreconditionError(
+        absl::StrCat("model ", name, " has no tokenizer; send token ids"));
   if (chat_template == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat("model ", name, " takes no messages: ", template_error.message()));
+    return absl::FailedPreconditionError(
+        absl::StrCat("model ", name, " takes no messages: ", template_error.message()));
   }
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<text::Segment> segments, chat_template->Render(request));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<text::Segment> segments,
+                          chat_template->Render(request));
   EncodedChat chat;
   SLUICE_ASSIGN_OR_RETURN(chat.ids, tokenizer->EncodeSegments(segments));
   chat.text = text::PromptText(segments);
@@ -128,19 +139,22 @@ absl::StatusOr<std::unique_ptr<const TextModel>> LoadTextModel(absl::string_view
   auto result = std::make_unique<TextModel>();
   result->name = NameOf(path);
   SLUICE_ASSIGN_OR_RETURN(const model::TokenizerInputs inputs, model::ReadTokenizerInputs(path));
-  if (inputs.kind != model::TokenizerInputs::Kind::kNone) SLUICE_RETURN_IF_ERROR(AddTokenizer(inputs, result.get()));
+  if (inputs.kind != model::TokenizerInputs::Kind::kNone)
+    SLUICE_RETURN_IF_ERROR(AddTokenizer(inputs, result.get()));
   const auto config = model::ReadModelConfig(path);
   if (config.ok()) {
     result->context_tokens = config->context_tokens;
     result->vocabulary = config->vocabulary;
-    result->eos_tokens.insert(result->eos_tokens.end(), config->eos_tokens.begin(), config->eos_tokens.end());
+    result->eos_tokens.insert(result->eos_tokens.end(), config->eos_tokens.begin(),
+                              config->eos_tokens.end());
   } else if (result->tokenizer == nullptr) {
     return config.status();
   } else {
     result->vocabulary = result->tokenizer->vocab_size();
   }
   std::sort(result->eos_tokens.begin(), result->eos_tokens.end());
-  result->eos_tokens.erase(std::unique(result->eos_tokens.begin(), result->eos_tokens.end()), result->eos_tokens.end());
+  result->eos_tokens.erase(std::unique(result->eos_tokens.begin(), result->eos_tokens.end()),
+                           result->eos_tokens.end());
   return result;
 }
 

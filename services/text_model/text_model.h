@@ -1,5 +1,6 @@
-// The text side of a model: tokenizer, chat template and what generation_config says, loaded from the model's files without its
-// weights. Joins common/model (files) and common/text (meaning), which do not know each other.
+// The text side of a model: tokenizer, chat template and what generation_config says, loaded from
+// the model's files without its weights. Joins common/model (files) and common/text (meaning),
+// which do not know each other.
 #pragma once
 
 #include <memory>
@@ -31,7 +32,8 @@ struct TextModel {
   std::string name;  // last part of the path, without .gguf
   // Null when the model has no tokenizer: only token ids can be served then.
   std::unique_ptr<const text::Tokenizer> tokenizer;
-  // Null when there is no chat template, or it is not one that is supported (`template_error` says why).
+  // Null when there is no chat template, or it is not one that is supported (`template_error` says
+  // why).
   std::unique_ptr<const text::ChatTemplate> chat_template;
   absl::Status template_error;
   int32_t context_tokens = 0;
@@ -39,8 +41,10 @@ struct TextModel {
   std::vector<request::TokenId> eos_tokens;
 
   // Encodes a raw prompt: bos where the model wants one.
-  absl::StatusOr<std::vector<request::TokenId>> EncodePrompt(absl::string_view text, bool trusted) const;
-  // Renders and encodes a conversation. Errors: those of ChatTemplate::Render, FAILED_PRECONDITION without a template.
+  absl::StatusOr<std::vector<request::TokenId>> EncodePrompt(absl::string_view text,
+                                                             bool trusted) const;
+  // Renders and encodes a conversation. Errors: those of ChatTemplate::Render, FAILED_PRECONDITION
+  // without a template.
   absl::StatusOr<EncodedChat> EncodeChat(const text::ChatRequest& request) const;
 };
 

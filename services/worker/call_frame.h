@@ -20,14 +20,15 @@ struct WorkerFrame {
   rpc::ServiceState& state;
   WorkerMetrics& metrics;
   const Clock& clock;
-  std::string source;         // "decode/decode-0"
+  std::string source;  // "decode/decode-0"
   uint32_t context_tokens = 0;
   int32_t vocabulary = 0;
   absl::Duration credit_lease;
 };
 
 // The typed error for what a worker answered: reason, source and request id.
-absl::Status TypedError(const absl::Status& status, absl::string_view source, absl::string_view request_id);
+absl::Status TypedError(const absl::Status& status, absl::string_view source,
+                        absl::string_view request_id);
 
 inline absl::Status DrainingError() {
   return rpc::MakeError(v1::DRAINING, "this worker is shutting down; use another one");

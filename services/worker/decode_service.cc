@@ -26,7 +26,8 @@ class StreamEvents final : public handoff::DecodeEvents {
 
   void OnLanded(absl::Duration transfer) override { frame_.metrics.Transferred(transfer); }
 
-  void OnStarted(uint32_t held_tokens, uint64_t transferred_bytes, absl::string_view transport) override {
+  void OnStarted(uint32_t held_tokens, uint64_t transferred_bytes,
+                 absl::string_view transport) override {
     started_ = frame_.clock.Now();
     if (split_) frame_.metrics.PhaseEnded(request::Phase::kTransferring, started_ - begun_);
     v1::TokenBatch batch;
@@ -49,7 +50,8 @@ class StreamEvents final : public handoff::DecodeEvents {
   }
 
   void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) override {
-    if (started_ > begun_) frame_.metrics.PhaseEnded(request::Phase::kDecoding, frame_.clock.Now() - started_);
+    if (started_ > begun_)
+      frame_.metrics.PhaseEnded(request::Phase::kDecoding, frame_.clock.Now() - started_);
     if (status.ok()) {
       v1::TokenBatch batch;
       batch.set_attempt(attempt_);
@@ -72,7 +74,8 @@ class StreamEvents final : public handoff::DecodeEvents {
 
 }  // namespace
 
-absl::StatusOr<handoff::ReserveCall> DecodeService::ToCall(const v1::ReserveRequest& request) const {
+absl::StatusOr<handoff::ReserveCall> DecodeService::ToCall(
+    const v1::ReserveRequest& request) const {
   handoff::ReserveCall call;
   SLUICE_ASSIGN_OR_RETURN(call.context, rpc::ToContext(request, frame_.clock.Now()));
   SLUICE_ASSIGN_OR_RETURN(call.prompt, rpc::ParseTokens(request.prompt()));
@@ -80,34 +83,41 @@ absl::StatusOr<handoff::ReserveCall> DecodeService::ToCall(const v1::ReserveRequ
   call.emitted_tokens = request.emitted_tokens();
   call.max_tokens = request.max_tokens();
   call.holder = Incarnation(request.holder_incarnation());
-  SLUICE_ASSIGN_OR_RETURN(call.holder_layout_hash, rpc::ParseId128(request.holder_layout_hash(), "holder_layout_hash"));
+  SLUICE_ASSIGN_OR_RETURN(call.holder_layout_hash,
+                          rpc::ParseId128(request.holder_layout_hash(), "holder_layout_hash"));
   call.holder_layout = request.holder_layout();
-  SLUICE_ASSIGN_OR_RETURN(call.holder_numerics_id, rpc::ParseId128(request.holder_numerics_id(), "holder_numerics_id"));
+  SLUICE_ASSIGN_OR_RETURN(call.holder_numerics_id,
+                          rpc::ParseId128(request.holder_numerics_id(), "holder_numerics_id"));
   return call;
 }
 
-grpc::ServerUnaryReactor* DecodeService::Reserve(grpc::CallbackServerContext* context, const v1::ReserveRequest* request,
+grpc::ServerUnaryReactor* DecodeService::Reserve(grpc::CallbackServerContext* context,
+                                                 const v1::ReserveRequest* request,
                                                  v1::ReserveReply* reply) {
   std::optional<rpc::InFlight> in_flight = frame_.state.Admit();
   auto call = in_flight.has_value() ? ToCall(*request) : DrainingError();
   if (!call.ok()) {
     frame_.metrics.CallEnded("Decode.Reserve", call.status());
-    return rpc::FinishUnary(context, TypedError(call.status(), frame_.source, request->request_id()));
+    return rpc::FinishUnary(context,
+                            TypedError(call.status(), frame_.source, request->request_id()));
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   // gRPC keeps request and reply until Finish.
-  frame_.worker.Reserve(*std::move(call), [this, reactor, request, reply,
-                                           in_flight = *std::move(in_flight)](absl::StatusOr<v1::Grant> grant) {
-    frame_.metrics.CallEnded("Decode.Reserve", grant.status());
-    *reply->mutable_load() = rpc::ToProto(frame_.worker.load());
-    const absl::Status status = TypedError(grant.status(), frame_.source, request->request_id());
-    if (grant.ok()) *reply->mutable_grant() = *std::move(grant);
-    reactor->Finish(rpc::ToGrpc(status));
-  });
+  frame_.worker.Reserve(*std::move(call),
+                        [this, reactor, request, reply,
+                         in_flight = *std::move(in_flight)](absl::StatusOr<v1::Grant> grant) {
+                          frame_.metrics.CallEnded("Decode.Reserve", grant.status());
+                          *reply->mutable_load() = rpc::ToProto(frame_.worker.load());
+                          const absl::Status status =
+                              TypedError(grant.status(), frame_.source, request->request_id());
+                          if (grant.ok()) *reply->mutable_grant() = *std::move(grant);
+                          reactor->Finish(rpc::ToGrpc(status));
+                        });
   return reactor;
 }
 
-grpc::ServerUnaryReactor* DecodeService::Release(grpc::CallbackServerContext* context, const v1::ReleaseRequest* request,
+grpc::ServerUnaryReactor* DecodeService::Release(grpc::CallbackServerContext* context,
+                                                 const v1::ReleaseRequest* request,
                                                  v1::ReleaseReply*) {
   const auto lease = rpc::ParseLeaseId(request->lease_id(), "lease_id");
   if (lease.ok()) frame_.worker.Release(*lease);
@@ -130,12 +140,14 @@ absl::StatusOr<handoff::DecodeCall> DecodeService::ToCall(const v1::DecodeReques
   return call;
 }
 
-grpc::ServerWriteReactor<v1::TokenBatch>* DecodeService::Generate(grpc::CallbackServerContext* context,
-                                                                  const v1::DecodeRequest* request) {
+grpc::ServerWriteReactor<v1::TokenBatch>* DecodeService::Generate(
+    grpc::CallbackServerContext* context, const v1::DecodeRequest* request) {
   return ServeStream<v1::TokenBatch>(
-      frame_, "Decode.Generate", context, *request, [this](const v1::DecodeRequest& r) { return ToCall(r); },
+      frame_, "Decode.Generate", context, *request,
+      [this](const v1::DecodeRequest& r) { return ToCall(r); },
       [this, request](handoff::DecodeCall call, Answer answer) {
-        return frame_.worker.Decode(std::move(call), std::make_unique<StreamEvents>(frame_, std::move(answer), *request));
+        return frame_.worker.Decode(
+            std::move(call), std::make_unique<StreamEvents>(frame_, std::move(answer), *request));
       });
 }
 

@@ -10,9 +10,11 @@ class DecodeService final : public v1::Decode::CallbackService {
  public:
   explicit DecodeService(WorkerFrame frame) : frame_(std::move(frame)) {}
 
-  grpc::ServerUnaryReactor* Reserve(grpc::CallbackServerContext* context, const v1::ReserveRequest* request,
+  grpc::ServerUnaryReactor* Reserve(grpc::CallbackServerContext* context,
+                                    const v1::ReserveRequest* request,
                                     v1::ReserveReply* reply) override;
-  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context, const v1::ReleaseRequest* request,
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
+                                    const v1::ReleaseRequest* request,
                                     v1::ReleaseReply* reply) override;
   grpc::ServerWriteReactor<v1::TokenBatch>* Generate(grpc::CallbackServerContext* context,
                                                      const v1::DecodeRequest* request) override;

@@ -1,4 +1,5 @@
-// A worker's connection to the cache-manager: registration, heartbeats, block events. Without a manager the worker serves on.
+// A worker's connection to the cache-manager: registration, heartbeats, block events. Without a
+// manager the worker serves on.
 #pragma once
 
 #include <functional>
@@ -27,7 +28,8 @@ struct ManagerLinkOptions {
 // Lives on `loop`, which must be stopped before the link is destroyed.
 class ManagerLink {
  public:
-  static std::unique_ptr<ManagerLink> Start(ManagerLinkOptions options, kv::PrefixIndex& index, Loop& loop);
+  static std::unique_ptr<ManagerLink> Start(ManagerLinkOptions options, kv::PrefixIndex& index,
+                                            Loop& loop);
   virtual ~ManagerLink() = default;
   // Sends a heartbeat now: readiness has changed. Thread-safe.
   virtual void SendHeartbeat() = 0;

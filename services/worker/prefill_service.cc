@@ -36,7 +36,8 @@ class StreamEvents final : public handoff::PrefillEvents {
     answer_.Write(std::move(event));
   }
 
-  void OnEnd(const absl::Status& status, const engine::SequenceStats& stats, uint64_t transferred_bytes) override {
+  void OnEnd(const absl::Status& status, const engine::SequenceStats& stats,
+             uint64_t transferred_bytes) override {
     if (status.ok()) {
       v1::PrefillEvent event;
       event.mutable_done()->set_cached_tokens(stats.cached_tokens);
@@ -57,7 +58,8 @@ class StreamEvents final : public handoff::PrefillEvents {
 
 }  // namespace
 
-grpc::ServerUnaryReactor* PrefillService::Admit(grpc::CallbackServerContext* context, const v1::AdmitRequest* request,
+grpc::ServerUnaryReactor* PrefillService::Admit(grpc::CallbackServerContext* context,
+                                                const v1::AdmitRequest* request,
                                                 v1::AdmitReply* reply) {
   absl::Status status = frame_.state.draining() ? DrainingError() : absl::OkStatus();
   if (status.ok()) {
@@ -72,13 +74,15 @@ grpc::ServerUnaryReactor* PrefillService::Admit(grpc::CallbackServerContext* con
 }
 
 grpc::ServerUnaryReactor* PrefillService::ReturnCredit(grpc::CallbackServerContext* context,
-                                                       const v1::ReturnCreditRequest* request, v1::ReturnCreditReply*) {
+                                                       const v1::ReturnCreditRequest* request,
+                                                       v1::ReturnCreditReply*) {
   const auto credit = rpc::ParseLeaseId(request->credit_id(), "credit_id");
   if (credit.ok()) frame_.worker.ReturnCredit(*credit);
   return rpc::FinishUnary(context, credit.status());
 }
 
-absl::StatusOr<handoff::PrefillCall> PrefillService::ToCall(const v1::PrefillRequest& request) const {
+absl::StatusOr<handoff::PrefillCall> PrefillService::ToCall(
+    const v1::PrefillRequest& request) const {
   handoff::PrefillCall call;
   SLUICE_ASSIGN_OR_RETURN(call.context, rpc::ToContext(request, frame_.clock.Now()));
   if (request.no_cache()) call.context.domain.reset();
@@ -92,12 +96,14 @@ absl::StatusOr<handoff::PrefillCall> PrefillService::ToCall(const v1::PrefillReq
   return call;
 }
 
-grpc::ServerWriteReactor<v1::PrefillEvent>* PrefillService::Run(grpc::CallbackServerContext* context,
-                                                                const v1::PrefillRequest* request) {
+grpc::ServerWriteReactor<v1::PrefillEvent>* PrefillService::Run(
+    grpc::CallbackServerContext* context, const v1::PrefillRequest* request) {
   return ServeStream<v1::PrefillEvent>(
-      frame_, "Prefill.Run", context, *request, [this](const v1::PrefillRequest& r) { return ToCall(r); },
+      frame_, "Prefill.Run", context, *request,
+      [this](const v1::PrefillRequest& r) { return ToCall(r); },
       [this](handoff::PrefillCall call, Answer answer) {
-        return frame_.worker.Prefill(std::move(call), std::make_unique<StreamEvents>(frame_, std::move(answer)));
+        return frame_.worker.Prefill(std::move(call),
+                                     std::make_unique<StreamEvents>(frame_, std::move(answer)));
       });
 }
 

@@ -39,13 +39,14 @@ class StreamCall {
   rpc::InFlight in_flight_;
 };
 
-// Serves one call of `method`, a literal: `to_call` checks and converts the request, `start` hands the result and the
-// StreamCall to the worker and returns its call id. The work is cancelled when the client goes. Returns what the handler gives
-// to gRPC.
+// Serves one call of `method`, a literal: `to_call` checks and converts the request, `start` hands
+// the result and the StreamCall to the worker and returns its call id. The work is cancelled when
+// the client goes. Returns what the handler gives to gRPC.
 template <typename Message, typename Request, typename ToCall, typename Start>
 grpc::ServerWriteReactor<Message>* ServeStream(const WorkerFrame& frame, absl::string_view method,
-                                               grpc::CallbackServerContext* context, const Request& request,
-                                               ToCall to_call, Start start) {
+                                               grpc::CallbackServerContext* context,
+                                               const Request& request, ToCall to_call,
+                                               Start start) {
   std::optional<rpc::InFlight> in_flight = frame.state.Admit();
   auto call = in_flight.has_value() ? to_call(request) : DrainingError();
   StreamCall<Message> answer(frame, method, request.request_id(), context,

@@ -17,9 +17,12 @@ constexpr std::array<request::Phase, 3> kPhases = {
 
 void CollectEngine(Registry& registry, const WorkerMetrics::Sources& sources) {
   registry.OnCollect([&clock = sources.clock, &worker = sources.worker, &model = sources.model,
-                      age = registry.gauge(telemetry::kHeartbeatAge), running = registry.gauge(telemetry::kRunning),
-                      waiting = registry.gauge(telemetry::kWaiting), backlog = registry.gauge(telemetry::kPrefillBacklog),
-                      context = registry.gauge(telemetry::kDecodeContext), rate = registry.gauge(telemetry::kPrefillRate),
+                      age = registry.gauge(telemetry::kHeartbeatAge),
+                      running = registry.gauge(telemetry::kRunning),
+                      waiting = registry.gauge(telemetry::kWaiting),
+                      backlog = registry.gauge(telemetry::kPrefillBacklog),
+                      context = registry.gauge(telemetry::kDecodeContext),
+                      rate = registry.gauge(telemetry::kPrefillRate),
                       step = registry.gauge(telemetry::kDecodeStep),
                       weights = registry.counter(telemetry::kWeightBytesRead)] {
     const engine::EngineLoad load = worker.load().engine;
@@ -37,7 +40,8 @@ void CollectEngine(Registry& registry, const WorkerMetrics::Sources& sources) {
 void CollectPages(Registry& registry, const WorkerMetrics::Sources& sources) {
   const kv::PagePool& pool = sources.pool;
   registry.gauge(telemetry::kKvPageBytes).Set(pool.layout().page_bytes());
-  registry.gauge(telemetry::kKvTokens).Set(static_cast<double>(pool.size()) * pool.layout().page_tokens());
+  registry.gauge(telemetry::kKvTokens)
+      .Set(static_cast<double>(pool.size()) * pool.layout().page_tokens());
   registry.OnCollect([&pool, &index = sources.index,
                       free = registry.gauge(telemetry::kKvPages, {"free"}),
                       active = registry.gauge(telemetry::kKvPages, {"active"}),
@@ -141,8 +145,9 @@ void CollectMoves(Registry& registry, const WorkerMetrics::Sources& sources) {
 
 void CollectRefusals(Registry& registry, const transport::Transport& transport) {
   for (const transport::Refusal reason : transport::kRefusals) {
-    registry.OnCollect([&transport, reason, refused = registry.counter(telemetry::kTransportRefusals,
-                                                                       {transport::RefusalName(reason)})] {
+    registry.OnCollect([&transport, reason,
+                        refused = registry.counter(telemetry::kTransportRefusals,
+                                                   {transport::RefusalName(reason)})] {
       refused.AdvanceTo(static_cast<double>(transport.refused(reason)));
     });
   }
@@ -183,7 +188,8 @@ void WorkerMetrics::SequenceEnded(const engine::SequenceStats& stats) {
 }
 
 void WorkerMetrics::PhaseEnded(request::Phase phase, absl::Duration duration) {
-  registry_.histogram(telemetry::kPhaseSeconds, {request::PhaseName(phase)}).Observe(absl::ToDoubleSeconds(duration));
+  registry_.histogram(telemetry::kPhaseSeconds, {request::PhaseName(phase)})
+      .Observe(absl::ToDoubleSeconds(duration));
 }
 
 void WorkerMetrics::Collect(const Sources& sources) {

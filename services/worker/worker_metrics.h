@@ -1,4 +1,5 @@
-// What workers count: handles for the services, and collectors that read pool, index, engine and hand-off when scraped.
+// What workers count: handles for the services, and collectors that read pool, index, engine and
+// hand-off when scraped.
 #pragma once
 
 #include <functional>

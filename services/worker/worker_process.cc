@@ -20,7 +20,8 @@ constexpr size_t kLoopQueueMax = 65536;
 // Beyond most caches; takes some 20 ms.
 constexpr size_t kMeasuredBytes = size_t{128} << 20;
 constexpr absl::Duration kCreditLease = absl::Seconds(2);
-// A step of a large model on a slow machine takes seconds; an engine that is silent this long is stuck.
+// A step of a large model on a slow machine takes seconds; an engine that is silent this long is
+// stuck.
 constexpr absl::Duration kHeartbeatAgeMax = absl::Seconds(60);
 
 handoff::DigestMode ParseDigests(absl::string_view name) {
@@ -66,11 +67,14 @@ ProcessIdentity MakeIdentity(const v1::WorkerConfig& config, absl::string_view s
 }  // namespace
 
 WorkerProcess::WorkerProcess(const v1::WorkerConfig& config, absl::string_view service)
-    : config_(config), process_(MakeIdentity(config, service)), incarnation_(NewIncarnation(random_)) {}
+    : config_(config),
+      process_(MakeIdentity(config, service)),
+      incarnation_(NewIncarnation(random_)) {}
 
 absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const v1::WorkerConfig& config,
                                                                     absl::string_view service,
-                                                                    TransportMaker make_transport, bool handle_signals) {
+                                                                    TransportMaker make_transport,
+                                                                    bool handle_signals) {
   std::unique_ptr<WorkerProcess> worker(new WorkerProcess(config, service));
   SLUICE_RETURN_IF_ERROR(worker->process_.Prepare());
   // Before other threads run: UCX reads its settings from the environment.
@@ -84,7 +88,8 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const v1::Wo
 }
 
 WorkerProcess::~WorkerProcess() {
-  // Calls end while the loops still run; then the loops, whose state the worker is; then the worker.
+  // Calls end while the loops still run; then the loops, whose state the worker is; then the
+  // worker.
   process_.Stop();
   if (link_loop_) link_loop_->Stop();
   if (move_loop_) move_loop_->Stop();
@@ -102,7 +107,8 @@ absl::Status WorkerProcess::LoadModel() {
   options.threads = config_.engine().threads();
   options.page_tokens = config_.engine().page_tokens();
   SLUICE_ASSIGN_OR_RETURN(model_, LoadLocalModel(options));
-  const auto rate = device::MeasureReadBandwidth(*model_.threads, process_.clock(), kMeasuredBytes, 2);
+  const auto rate =
+      device::MeasureReadBandwidth(*model_.threads, process_.clock(), kMeasuredBytes, 2);
   if (rate.ok()) gigabytes_per_second_ = *rate;
   return absl::OkStatus();
 }
@@ -112,10 +118,12 @@ absl::Status WorkerProcess::BuildPages() {
   const size_t bytes = size_t{config_.engine().kv_pool_mib()} << 20;
   const size_t pages = bytes / layout.page_bytes();
   if (pages == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("engine.kv_pool_mib is ", config_.engine().kv_pool_mib(), "; one page of ",
-                                                   model().name, " has ", layout.page_bytes(), " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("engine.kv_pool_mib is ", config_.engine().kv_pool_mib(), "; one page of ",
+                     model().name, " has ", layout.page_bytes(), " bytes"));
   }
-  SLUICE_ASSIGN_OR_RETURN(const transport::Region region, transport_->AllocateRegion(pages * layout.page_bytes()));
+  SLUICE_ASSIGN_OR_RETURN(const transport::Region region,
+                          transport_->AllocateRegion(pages * layout.page_bytes()));
   pool_remote_key_ = region.remote_key;
   SLUICE_ASSIGN_OR_RETURN(pool_, kv::PagePool::Create(region.memory, layout, {}));
   index_ = kv::PrefixIndex::Create(*pool_);
@@ -123,13 +131,22 @@ absl::Status WorkerProcess::BuildPages() {
 }
 
 absl::Status WorkerProcess::BuildLoops() {
-  SLUICE_ASSIGN_OR_RETURN(engine_loop_, ThreadLoop::Start("engine", process_.clock(), kLoopQueueMax));
+  SLUICE_ASSIGN_OR_RETURN(engine_loop_,
+                          ThreadLoop::Start("engine", process_.clock(), kLoopQueueMax));
   SLUICE_ASSIGN_OR_RETURN(move_loop_, ThreadLoop::Start("move", process_.clock(), kLoopQueueMax));
   SLUICE_ASSIGN_OR_RETURN(link_loop_, ThreadLoop::Start("link", process_.clock(), kLoopQueueMax));
-  worker_ = handoff::Worker::Create(
-      ToOptions(config_), handoff::Worker::Dependencies{*model_.runner, *pool_, *index_, *transport_, pool_remote_key_,
-                                                        *engine_loop_, *move_loop_, random_, incarnation_,
-                                                        process_.faults(), {}});
+  worker_ =
+      handoff::Worker::Create(ToOptions(config_), handoff::Worker::Dependencies{*model_.runner,
+                                                                                *pool_,
+                                                                                *index_,
+                                                                                *transport_,
+                                                                                pool_remote_key_,
+                                                                                *engine_loop_,
+                                                                                *move_loop_,
+                                                                                random_,
+                                                                                incarnation_,
+                                                                                process_.faults(),
+                                                                                {}});
   WireTransport();
   metrics_ = std::make_unique<WorkerMetrics>(process_.metrics());
   metrics_->Collect({process_.clock(), *worker_, *pool_, *index_, *model_.runner, *transport_});
@@ -144,21 +161,18 @@ void WorkerProcess::WireTransport() {
       return true;
     });
     if (transport_->EventFd() < 0) return;
-    const absl::Status status = move_loop_->WatchReadable(transport_->EventFd(), [this] { worker_->PollTransport(); });
+    const absl::Status status =
+        move_loop_->WatchReadable(transport_->EventFd(), [this] { worker_->PollTransport(); });
     if (!status.ok()) SLUICE_LOG(kError) << "cannot watch the transport: " << status.ToString();
   });
 }
 
 absl::Status WorkerProcess::Serve() {
   const v1::WorkerRole role = ParseRole(config_.role());
-  const WorkerFrame frame = {*worker_,
-                             process_.state(),
-                             *metrics_,
-                             process_.clock(),
-                             process_.source(),
-                             static_cast<uint32_t>(model().context_tokens),
-                             model().vocabulary,
-                             kCreditLease};
+  const WorkerFrame frame = {*worker_,           process_.state(),
+                             *metrics_,          process_.clock(),
+                             process_.source(),  static_cast<uint32_t>(model().context_tokens),
+                             model().vocabulary, kCreditLease};
   std::vector<rpc::ServedService> services;
   if (role != v1::DECODE) {
     prefill_service_ = std::make_unique<PrefillService>(frame);
@@ -173,7 +187,8 @@ absl::Status WorkerProcess::Serve() {
   process_.Watch("link", *link_loop_);
   process_.SetStatusSource([this](v1::GetStatusReply* reply) {
     const absl::Duration age = process_.clock().Now() - worker_->last_progress();
-    reply->set_heartbeat_age_ms(static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(age))));
+    reply->set_heartbeat_age_ms(
+        static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(age))));
     const handoff::WorkerLoad load = worker_->load();
     (*reply->mutable_in_flight())["running"] = load.engine.running;
     (*reply->mutable_in_flight())["waiting"] = load.engine.waiting;
@@ -181,7 +196,8 @@ absl::Status WorkerProcess::Serve() {
   SLUICE_RETURN_IF_ERROR(process_.Serve(services));
   SLUICE_RETURN_IF_ERROR(ConnectManager());
   LogStart();
-  SLUICE_RETURN_IF_ERROR(process_.SetUp({{"role", config_.role()}, {"model", config_.model().served_name()}}));
+  SLUICE_RETURN_IF_ERROR(
+      process_.SetUp({{"role", config_.role()}, {"model", config_.model().served_name()}}));
   process_.state().SetReady(true);
   return absl::OkStatus();
 }
@@ -200,7 +216,8 @@ absl::Status WorkerProcess::ConnectManager() {
     return heartbeat;
   };
   options.busy = [this] { return process_.state().in_flight() > 0; };
-  const telemetry::Gauge degraded = process_.metrics().gauge(telemetry::kDegraded, {"cache_manager"});
+  const telemetry::Gauge degraded =
+      process_.metrics().gauge(telemetry::kDegraded, {"cache_manager"});
   degraded.Set(1);
   options.on_connection = [degraded](bool connected) { degraded.Set(connected ? 0 : 1); };
   link_ = ManagerLink::Start(std::move(options), *index_, *link_loop_);
@@ -231,24 +248,30 @@ v1::WorkerInfo WorkerProcess::Info() const {
 absl::Status WorkerProcess::Live() const {
   const absl::Duration age = process_.clock().Now() - worker_->last_progress();
   if (age <= kHeartbeatAgeMax) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("the engine has not moved for ", absl::FormatDuration(age)));
+  return absl::UnavailableError(
+      absl::StrCat("the engine has not moved for ", absl::FormatDuration(age)));
 }
 
 void WorkerProcess::LogStart() const {
   const engine::ModelInfo& info = model();
   const double tokens = static_cast<double>(pool_->size()) * info.layout.page_tokens();
-  SLUICE_LOG(kInfo) << "model" << Field("name", config_.model().served_name()) << Field("path", config_.model().path())
+  SLUICE_LOG(kInfo) << "model" << Field("name", config_.model().served_name())
+                    << Field("path", config_.model().path())
                     << Field("context", info.context_tokens) << Field("vocabulary", info.vocabulary)
-                    << Field("numerics", info.numerics_id) << Field("weight_bytes", model_.weight_bytes);
+                    << Field("numerics", info.numerics_id)
+                    << Field("weight_bytes", model_.weight_bytes);
   SLUICE_LOG(kInfo) << "compute" << Field("kernels", kernels::IsaPathName(model_.path))
                     << Field("threads", model_.threads->workers())
-                    << Field("gigabytes_per_second", absl::StrFormat("%.1f", gigabytes_per_second_));
+                    << Field("gigabytes_per_second",
+                             absl::StrFormat("%.1f", gigabytes_per_second_));
   SLUICE_LOG(kInfo) << "kv pages" << Field("pages", pool_->size()) << Field("tokens", tokens)
                     << Field("layout", info.layout.Describe());
   SLUICE_LOG(kInfo) << "transport" << Field("backend", transport_->capabilities().name)
                     << Field("true_get", transport_->capabilities().true_get);
-  SLUICE_LOG(kInfo) << "listening" << Field("role", config_.role()) << Field("grpc", process_.grpc_address())
-                    << Field("metrics", process_.metrics_address()) << Field("admin", process_.admin_address());
+  SLUICE_LOG(kInfo) << "listening" << Field("role", config_.role())
+                    << Field("grpc", process_.grpc_address())
+                    << Field("metrics", process_.metrics_address())
+                    << Field("admin", process_.admin_address());
 }
 
 void WorkerProcess::RunUntilDrained() {

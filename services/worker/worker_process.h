@@ -1,12 +1,13 @@
-// A worker of either role, whole: model, pages, transport, loops, hand-off, gRPC, metrics, link to the cache-manager.
+// A worker of either role, whole: model, pages, transport, loops, hand-off, gRPC, metrics, link to
+// the cache-manager.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/thread_loop.h"
 #include "base/random.h"
+#include "base/thread_loop.h"
 #include "engine/model_runner.h"
 #include "handoff/worker.h"
 #include "kv/page_pool.h"
@@ -24,16 +25,20 @@
 namespace sluice::services {
 
 // Makes the transport that a configuration names. Tests join workers of one process by their own.
-using TransportMaker =
-    absl::AnyInvocable<absl::StatusOr<std::unique_ptr<transport::Transport>>(const v1::WorkerConfig&)>;
+using TransportMaker = absl::AnyInvocable<absl::StatusOr<std::unique_ptr<transport::Transport>>(
+    const v1::WorkerConfig&)>;
 
-// Threads: engine loop and move loop, the model's compute threads, gRPC's, the metrics server's. The destructor stops all.
+// Threads: engine loop and move loop, the model's compute threads, gRPC's, the metrics server's.
+// The destructor stops all.
 class WorkerProcess {
  public:
-  // `config` as config::LoadWorkerConfig gives it; `service` is "prefill" or "decode". Serves and is ready afterwards.
-  // Errors: NOT_FOUND or INVALID_ARGUMENT for the model, those of rpc::CheckListen, RESOURCE_EXHAUSTED for memory.
-  static absl::StatusOr<std::unique_ptr<WorkerProcess>> Start(const v1::WorkerConfig& config, absl::string_view service,
-                                                              TransportMaker make_transport, bool handle_signals);
+  // `config` as config::LoadWorkerConfig gives it; `service` is "prefill" or "decode". Serves and
+  // is ready afterwards. Errors: NOT_FOUND or INVALID_ARGUMENT for the model, those of
+  // rpc::CheckListen, RESOURCE_EXHAUSTED for memory.
+  static absl::StatusOr<std::unique_ptr<WorkerProcess>> Start(const v1::WorkerConfig& config,
+                                                              absl::string_view service,
+                                                              TransportMaker make_transport,
+                                                              bool handle_signals);
   ~WorkerProcess();
 
   ServiceProcess& process() { return process_; }

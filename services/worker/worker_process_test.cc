@@ -1,4 +1,5 @@
-// Whole workers with the toy model over real gRPC on loopback, joined by a network inside the process.
+// Whole workers with the toy model over real gRPC on loopback, joined by a network inside the
+// process.
 #include "services/worker/worker_process.h"
 
 #include <memory>
@@ -29,8 +30,9 @@ constexpr absl::Duration kWait = absl::Seconds(60);
 
 // The blocking API is for tests and tools only.
 void SetDeadline(grpc::ClientContext* context) {
-  context->set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                     gpr_time_from_millis(absl::ToInt64Milliseconds(kWait), GPR_TIMESPAN)));
+  context->set_deadline(
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                   gpr_time_from_millis(absl::ToInt64Milliseconds(kWait), GPR_TIMESPAN)));
 }
 
 // What one generation said.
@@ -48,7 +50,8 @@ class WorkerProcessTest : public testing::Test {
         ProcessIdentity{"cache-manager", config::LoadCacheManagerConfig({})->service(), ""});
     manager_loop_ = *ThreadLoop::Start("manager", process_->clock(), 65536);
     manager_ = std::make_unique<cache_manager::CacheManagerService>(
-        cache_manager::CacheManagerOptions{.heartbeat = absl::Milliseconds(50)}, *manager_loop_, process_->metrics());
+        cache_manager::CacheManagerOptions{.heartbeat = absl::Milliseconds(50)}, *manager_loop_,
+        process_->metrics());
     ASSERT_TRUE(process_->Serve({{v1::CacheManager::service_full_name(), manager_.get()}}).ok());
     manager_stub_ = v1::CacheManager::NewStub(channels_.Get(process_->grpc_address()));
   }
@@ -59,9 +62,11 @@ class WorkerProcessTest : public testing::Test {
     process_.reset();
   }
 
-  std::unique_ptr<WorkerProcess> StartWorker(const std::string& role, std::vector<std::string> overrides = {}) {
-    overrides.insert(overrides.begin(), {"model.path=toy", "engine.threads=1", "engine.kv_pool_mib=1",
-                                         absl::StrCat("service.name=", role, "-", ++workers_), "role=" + role});
+  std::unique_ptr<WorkerProcess> StartWorker(const std::string& role,
+                                             std::vector<std::string> overrides = {}) {
+    overrides.insert(overrides.begin(),
+                     {"model.path=toy", "engine.threads=1", "engine.kv_pool_mib=1",
+                      absl::StrCat("service.name=", role, "-", ++workers_), "role=" + role});
     if (process_) overrides.push_back(absl::StrCat("cache_manager=", process_->grpc_address()));
     const auto config = config::LoadWorkerConfig({"", overrides}, role == "both" ? "decode" : role);
     SLUICE_CHECK(config.ok()) << config.status();
@@ -91,7 +96,8 @@ class WorkerProcessTest : public testing::Test {
     request->set_cache_domain(kv::CacheDomain::Derive("secret", TenantId("t"), "").bytes());
   }
 
-  absl::StatusOr<v1::Grant> Reserve(WorkerProcess& decode, WorkerProcess& prefill, const std::vector<int32_t>& prompt) {
+  absl::StatusOr<v1::Grant> Reserve(WorkerProcess& decode, WorkerProcess& prefill,
+                                    const std::vector<int32_t>& prompt) {
     v1::ReserveRequest request;
     Fill(1, &request);
     rpc::AddTokens(prompt, request.mutable_prompt());
@@ -110,7 +116,8 @@ class WorkerProcessTest : public testing::Test {
   }
 
   // A whole request as a router would run it.
-  Output Split(WorkerProcess& prefill, WorkerProcess& decode, const std::vector<int32_t>& prompt, uint32_t max_tokens) {
+  Output Split(WorkerProcess& prefill, WorkerProcess& decode, const std::vector<int32_t>& prompt,
+               uint32_t max_tokens) {
     Output output;
     const auto prefill_stub = v1::Prefill::NewStub(ChannelOf(prefill));
     v1::AdmitRequest admit;
@@ -147,8 +154,10 @@ class WorkerProcessTest : public testing::Test {
       if (event.has_done()) output.transferred_bytes = event.done().transferred_bytes();
     }
     const absl::Status prefilled = rpc::FromGrpc(run_stream->Finish());
-    // The decode worker repeats nothing: its stream begins at the position after the first token, or with it.
-    if (output.tokens.size() + 1 == max_tokens) output.tokens.insert(output.tokens.begin(), first.begin(), first.end());
+    // The decode worker repeats nothing: its stream begins at the position after the first token,
+    // or with it.
+    if (output.tokens.size() + 1 == max_tokens)
+      output.tokens.insert(output.tokens.begin(), first.begin(), first.end());
     output.status = decoded.ok() ? prefilled : decoded;
     return output;
   }
@@ -161,12 +170,14 @@ class WorkerProcessTest : public testing::Test {
     v1::TokenBatch batch;
     while (stream->Read(&batch)) {
       for (const v1::SampledToken& token : batch.tokens()) output->tokens.push_back(token.token());
-      if (batch.has_started() && request.lease_id().empty()) output->cached_tokens = batch.started().held_tokens();
+      if (batch.has_started() && request.lease_id().empty())
+        output->cached_tokens = batch.started().held_tokens();
     }
     return rpc::FromGrpc(stream->Finish());
   }
 
-  Output Local(WorkerProcess& worker, const std::vector<int32_t>& prompt, uint32_t max_tokens, bool no_cache = false) {
+  Output Local(WorkerProcess& worker, const std::vector<int32_t>& prompt, uint32_t max_tokens,
+               bool no_cache = false) {
     v1::DecodeRequest request;
     Fill(1, &request);
     rpc::AddTokens(prompt, request.mutable_prompt());
@@ -181,7 +192,8 @@ class WorkerProcessTest : public testing::Test {
     return channels_.Get(worker.process().grpc_address());
   }
   uint64_t IncarnationOf(WorkerProcess& worker) {
-    const v1::WorkerView view = WaitForView([&](const v1::WorkerView& v) { return Entry(v, worker) != nullptr; });
+    const v1::WorkerView view =
+        WaitForView([&](const v1::WorkerView& v) { return Entry(v, worker) != nullptr; });
     return Entry(view, worker)->info().incarnation();
   }
   static const v1::WorkerEntry* Entry(const v1::WorkerView& view, WorkerProcess& worker) {
@@ -208,7 +220,8 @@ class WorkerProcessTest : public testing::Test {
   }
 
   SystemClock clock_;
-  transport::LoopbackNetwork network_{{.seed = 1, .limits = {}, .link = {}, .self_driven = true}, clock_};
+  transport::LoopbackNetwork network_{{.seed = 1, .limits = {}, .link = {}, .self_driven = true},
+                                      clock_};
   rpc::ChannelPool channels_;
   std::unique_ptr<ServiceProcess> process_;
   std::unique_ptr<ThreadLoop> manager_loop_;
@@ -223,7 +236,8 @@ class WorkerProcessTest : public testing::Test {
 
 std::vector<int32_t> Prompt(size_t tokens, int32_t salt) {
   std::vector<int32_t> prompt;
-  for (size_t i = 0; i < tokens; ++i) prompt.push_back(static_cast<int32_t>((i * 31 + static_cast<size_t>(salt)) % 250));
+  for (size_t i = 0; i < tokens; ++i)
+    prompt.push_back(static_cast<int32_t>((i * 31 + static_cast<size_t>(salt)) % 250));
   return prompt;
 }
 
@@ -246,13 +260,16 @@ TEST_F(WorkerProcessTest, SplitEqualsLocalAndCountersAgree) {
   EXPECT_EQ(sent.bytes_sent, split.transferred_bytes);
   EXPECT_EQ(received.bytes_received, split.transferred_bytes);
   const std::string sender = prefill->process().metrics().Serialize();
-  EXPECT_TRUE(absl::StrContains(sender, absl::StrCat("sluice_kv_transfer_bytes_total{side=\"send\",transport=\"loopback\"} ",
-                                                     split.transferred_bytes)))
+  EXPECT_TRUE(absl::StrContains(
+      sender, absl::StrCat("sluice_kv_transfer_bytes_total{side=\"send\",transport=\"loopback\"} ",
+                           split.transferred_bytes)))
       << sender;
   EXPECT_TRUE(absl::StrContains(sender, "sluice_recomputed_tokens_total 0"));
   const std::string receiver = decode->process().metrics().Serialize();
-  EXPECT_TRUE(absl::StrContains(receiver, absl::StrCat("side=\"receive\",transport=\"loopback\"} ", split.transferred_bytes)));
-  EXPECT_TRUE(absl::StrContains(receiver, "sluice_worker_calls_total{code=\"OK\",method=\"Decode.Generate\"} 1"));
+  EXPECT_TRUE(absl::StrContains(receiver, absl::StrCat("side=\"receive\",transport=\"loopback\"} ",
+                                                       split.transferred_bytes)));
+  EXPECT_TRUE(absl::StrContains(
+      receiver, "sluice_worker_calls_total{code=\"OK\",method=\"Decode.Generate\"} 1"));
 }
 
 TEST_F(WorkerProcessTest, SecondTurnFindsTheFirstInTheCacheAndTheManagerKnows) {
@@ -265,7 +282,8 @@ TEST_F(WorkerProcessTest, SecondTurnFindsTheFirstInTheCacheAndTheManagerKnows) {
   for (int32_t token : Prompt(40, 9)) second.push_back(token);
   const Output output = Split(*prefill, *decode, second, 4);
   ASSERT_TRUE(output.status.ok()) << output.status;
-  EXPECT_EQ(output.cached_tokens, 96u - prefill->model().layout.spec().sink_rows) << "three full pages of 32 slots";
+  EXPECT_EQ(output.cached_tokens, 96u - prefill->model().layout.spec().sink_rows)
+      << "three full pages of 32 slots";
 
   const engine::ModelInfo& model = prefill->model();
   v1::LookupRequest lookup;
@@ -273,7 +291,8 @@ TEST_F(WorkerProcessTest, SecondTurnFindsTheFirstInTheCacheAndTheManagerKnows) {
   list->set_numerics_id(model.numerics_id.ToBytes());
   for (const kv::BlockKey& key :
        kv::BlockKeys(kv::CacheDomain::Derive("secret", TenantId("t"), ""),
-                     {model.model_digest, model.numerics_id, model.layout.hash(), ""}, second, model.layout.page_tokens())) {
+                     {model.model_digest, model.numerics_id, model.layout.hash(), ""}, second,
+                     model.layout.page_tokens())) {
     list->add_keys(key.value().ToBytes());
   }
   // Block events are at most a tenth of a second behind.
@@ -298,7 +317,8 @@ TEST_F(WorkerProcessTest, AnotherLayoutIsRefusedWithBothDescriptions) {
   const auto grant = Reserve(*decode, *prefill, Prompt(50, 3));
   ASSERT_EQ(grant.status().code(), absl::StatusCode::kFailedPrecondition) << grant.status();
   EXPECT_EQ(rpc::DetailOf(grant.status()).reason(), v1::LAYOUT_MISMATCH);
-  EXPECT_TRUE(absl::StrContains(grant.status().message(), prefill->model().layout.Describe())) << grant.status();
+  EXPECT_TRUE(absl::StrContains(grant.status().message(), prefill->model().layout.Describe()))
+      << grant.status();
   EXPECT_TRUE(absl::StrContains(grant.status().message(), decode->model().layout.Describe()));
   EXPECT_EQ(rpc::DetailOf(grant.status()).source(), "decode/" + decode->process().name());
 }
@@ -313,8 +333,14 @@ TEST_F(WorkerProcessTest, BadRequestsGetTypedErrorsAndTakeNothing) {
       {[](v1::DecodeRequest* r) { r->clear_prompt(); }, v1::INVALID_FIELD},
       {[](v1::DecodeRequest* r) { r->set_prompt(3, 1u << 30); }, v1::INVALID_FIELD},
       {[](v1::DecodeRequest* r) { r->set_prompt(3, 4000000000u); }, v1::INVALID_FIELD},
-      {[](v1::DecodeRequest* r) { for (int i = 0; i < 9000; ++i) r->add_prompt(1); }, v1::CONTEXT_LENGTH_EXCEEDED},
-      {[](v1::DecodeRequest* r) { r->mutable_sampling()->set_top_p(std::numeric_limits<float>::quiet_NaN()); }, v1::INVALID_FIELD},
+      {[](v1::DecodeRequest* r) {
+         for (int i = 0; i < 9000; ++i) r->add_prompt(1);
+       },
+       v1::CONTEXT_LENGTH_EXCEEDED},
+      {[](v1::DecodeRequest* r) {
+         r->mutable_sampling()->set_top_p(std::numeric_limits<float>::quiet_NaN());
+       },
+       v1::INVALID_FIELD},
       {[](v1::DecodeRequest* r) { r->mutable_sampling()->set_temperature(-1); }, v1::INVALID_FIELD},
       {[](v1::DecodeRequest* r) { r->set_cache_domain("short"); }, v1::INVALID_FIELD},
       {[](v1::DecodeRequest* r) { r->set_request_id(std::string(1000, 'x')); }, v1::INVALID_FIELD},
@@ -360,7 +386,9 @@ TEST_F(WorkerProcessTest, ACancelledCallGivesItsPagesBack) {
 TEST_F(WorkerProcessTest, DrainingWorkersFinishWhatTheyHaveAndRefuseTheRest) {
   StartManager();
   const auto worker = StartWorker("both");
-  WaitForView([&](const v1::WorkerView& view) { return Entry(view, *worker) && Entry(view, *worker)->ready(); });
+  WaitForView([&](const v1::WorkerView& view) {
+    return Entry(view, *worker) && Entry(view, *worker)->ready();
+  });
   v1::DecodeRequest request;
   Fill(1, &request);
   rpc::AddTokens(Prompt(100, 6), request.mutable_prompt());
@@ -373,7 +401,9 @@ TEST_F(WorkerProcessTest, DrainingWorkersFinishWhatTheyHaveAndRefuseTheRest) {
   ASSERT_TRUE(stream->Read(&batch));
   worker->process().state().BeginDrain();
   EXPECT_EQ(rpc::DetailOf(Local(*worker, Prompt(10, 7), 1).status).reason(), v1::DRAINING);
-  WaitForView([&](const v1::WorkerView& view) { return Entry(view, *worker) && Entry(view, *worker)->draining(); });
+  WaitForView([&](const v1::WorkerView& view) {
+    return Entry(view, *worker) && Entry(view, *worker)->draining();
+  });
   int tokens = 0;
   while (stream->Read(&batch)) tokens += batch.tokens_size();
   EXPECT_TRUE(stream->Finish().ok());
@@ -389,13 +419,17 @@ TEST_F(WorkerProcessTest, LosingTheManagerFailsNothingAndWorkersComeBack) {
   StopManager();
   EXPECT_TRUE(Local(*worker, Prompt(64, 8), 4).status.ok());
 
-  v1::CacheManagerConfig config = *config::LoadCacheManagerConfig({"", {"service.listen=" + address}});
-  process_ = std::make_unique<ServiceProcess>(ProcessIdentity{"cache-manager", config.service(), ""});
+  v1::CacheManagerConfig config =
+      *config::LoadCacheManagerConfig({"", {"service.listen=" + address}});
+  process_ =
+      std::make_unique<ServiceProcess>(ProcessIdentity{"cache-manager", config.service(), ""});
   manager_loop_ = *ThreadLoop::Start("manager", process_->clock(), 65536);
-  manager_ = std::make_unique<cache_manager::CacheManagerService>(cache_manager::CacheManagerOptions{}, *manager_loop_,
-                                                                  process_->metrics());
+  manager_ = std::make_unique<cache_manager::CacheManagerService>(
+      cache_manager::CacheManagerOptions{}, *manager_loop_, process_->metrics());
   ASSERT_TRUE(process_->Serve({{v1::CacheManager::service_full_name(), manager_.get()}}).ok());
-  WaitForView([&](const v1::WorkerView& view) { return Entry(view, *worker) && Entry(view, *worker)->ready(); });
+  WaitForView([&](const v1::WorkerView& view) {
+    return Entry(view, *worker) && Entry(view, *worker)->ready();
+  });
 }
 
 }  // namespace

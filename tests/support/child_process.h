@@ -21,10 +21,12 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Reads until the output holds `text`. False when the child closed its output or `timeout` ran out first.
+  // Reads until the output holds `text`. False when the child closed its output or `timeout` ran
+  // out first.
   bool WaitFor(absl::string_view text, absl::Duration timeout = absl::Seconds(60));
   void Signal(int number) const;
-  // Reads the rest and waits for the end: the exit code, or minus the number of the signal that ended it.
+  // Reads the rest and waits for the end: the exit code, or minus the number of the signal that
+  // ended it.
   int Wait();
   const std::string& output() const { return output_; }
 

@@ -11,8 +11,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "transport/transport.h"
 #include "transport/buffer_pool.h"
+#include "transport/transport.h"
 #include "transport/ucx/ucx_transport.h"
 
 namespace sluice::transport {

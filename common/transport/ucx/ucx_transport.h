@@ -14,9 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
+#include "transport/buffer_pool.h"
 #include "transport/private_memory.h"
 #include "transport/transport.h"
-#include "transport/buffer_pool.h"
 
 namespace sluice::transport {
 

@@ -1,9 +1,8 @@
 // sluice doctor: looks at this machine and says what to do.
-#include <CLI/CLI.hpp>
-
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <array>
 #include <memory>
 
@@ -106,7 +105,8 @@ void AddDoctorCommand(CLI::App& app, Command* run) {
   auto flags = std::make_shared<DoctorFlags>();
   CLI::App* command =
       app.add_subcommand("doctor", "Check that this machine can run Sluice; exit code 1 if not");
-  AddModelOption(*command, &flags->model, "Also check this model folder, .gguf file, toy, or name in deploy/models");
+  AddModelOption(*command, &flags->model,
+                 "Also check this model folder, .gguf file, toy, or name in deploy/models");
   command->add_option("--ports", flags->ports, "TCP ports that must be free, comma-separated")
       ->delimiter(',')
       ->capture_default_str();

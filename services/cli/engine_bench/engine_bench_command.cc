@@ -1,6 +1,5 @@
 // sluice bench engine: flags, and where the figures go.
 #include <CLI/CLI.hpp>
-
 #include <cstdio>
 #include <memory>
 

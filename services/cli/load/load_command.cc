@@ -1,8 +1,7 @@
 // sluice bench serve: flags, plan, progress and report around a LoadRunner.
-#include <CLI/CLI.hpp>
-
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
