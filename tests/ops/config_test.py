@@ -26,7 +26,9 @@ OWN_OF_WORKERS = {"cpus": ("EngineConfig", "threads"), "kvPoolMib": ("EngineConf
 
 def rules():
     """{(message, field): (min, max, choices)} of the table in common/config."""
-    text = (chart.ROOT / "common/config/config.cc").read_text()
+    # A long string may be cut between two lines, as C++ allows.
+    text = re.sub(r'"\s*\n\s*"', "", (chart.ROOT / "common/config/config.cc").read_text())
+    text = re.sub(r"\s*\n\s*", " ", text)
     found = {}
     for message, field, rest in re.findall(r'\{"(\w+)", "(\w+)"((?:, (?:"[^"]*"|\d+))*)\}', text):
         values = re.findall(r'"[^"]*"|\d+', rest)
