@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/hash.h"
 #include "base/ids.h"
@@ -42,6 +44,12 @@ class EnvelopeWriter {
  private:
   std::string bytes_;
 };
+
+// The refusal of bytes that are no envelope, or of another kind or version. `what`: "a hello".
+inline absl::Status NotOurs(absl::string_view what, absl::string_view bytes) {
+  return absl::InvalidArgumentError(absl::StrCat("not ", what, " of this version: ", bytes.size(),
+                                                 " bytes that do not pass the check"));
+}
 
 // Values are zero once something was wrong; AtEnd tells.
 class EnvelopeReader {

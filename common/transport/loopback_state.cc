@@ -155,17 +155,8 @@ absl::Status LoopbackState::Send(NodeId id, EndpointId to, absl::string_view hea
   if (end == nullptr)
     return absl::NotFoundError(absl::StrCat("endpoint ", to.value(), " is not connected"));
   const size_t bytes = header.size() + payload.size();
-  if (bytes > limits_.message_bytes_max) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a message of ", bytes, " bytes; the most is ", limits_.message_bytes_max));
-  }
   Side& own = connections_.at(end->connection).sides[end->side];
-  if (own.queued_messages >= limits_.send_queue_messages_max ||
-      (own.queued_messages > 0 && own.queued_bytes + bytes > limits_.send_queue_bytes_max)) {
-    return absl::ResourceExhaustedError(absl::StrCat("endpoint ", to.value(), " has ",
-                                                     own.queued_messages, " messages of ",
-                                                     own.queued_bytes, " bytes queued"));
-  }
+  SLUICE_RETURN_IF_ERROR(CheckSend(limits_, to, bytes, own.queued_messages, own.queued_bytes));
   auto message = std::make_shared<LoopbackMessage>();
   message->header = std::string(header);
   message->payload.assign(payload.begin(), payload.end());

@@ -138,4 +138,11 @@ class Transport {
   virtual bool PrepareSleep() = 0;
 };
 
+// What every backend's Send refuses. `bytes`: header and payload of a message for an endpoint that
+// has `queued_messages` of `queued_bytes` waiting. A message larger than the queue's bytes may go
+// alone. Errors: INVALID_ARGUMENT for a message over the limit, RESOURCE_EXHAUSTED for a full
+// queue.
+absl::Status CheckSend(const Limits& limits, EndpointId to, size_t bytes, size_t queued_messages,
+                       size_t queued_bytes);
+
 }  // namespace sluice::transport

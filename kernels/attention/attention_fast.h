@@ -19,8 +19,6 @@
 namespace sluice::kernels::attention_internal {
 namespace {
 
-constexpr int kTileVectors = 4;  // query vectors of a register tile
-
 // The working memory of one tile.
 struct TileMemory {
   explicit TileMemory(const TileArgs& args)
@@ -54,21 +52,6 @@ void ExpandScales(const TileArgs& args, int blocks, const TileMemory& memory) {
       for (int i = b * kBlock; i < (b + 1) * kBlock; ++i)
         memory.k_scales[i] = memory.v_scales[i] = 1.0f;
     }
-  }
-}
-
-// Calls fn<n>() for n = 1..kTileVectors.
-template <class Fn>
-void WithVectors(int n, Fn fn) {
-  switch (n) {
-    case 4:
-      return fn.template operator()<4>();
-    case 3:
-      return fn.template operator()<3>();
-    case 2:
-      return fn.template operator()<2>();
-    default:
-      return fn.template operator()<1>();
   }
 }
 

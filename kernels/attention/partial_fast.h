@@ -1,5 +1,5 @@
-// Partials and the exponential for any vector width. Included only by the files of one instruction
-// set, each with its own Simd; internal linkage, as for everything there.
+// Partials, the exponential and register tiles for any vector width. Included only by the files of
+// one instruction set, each with its own Simd; internal linkage, as for everything there.
 #pragma once
 
 #include "kernels/attention/partial.h"
@@ -7,6 +7,23 @@
 
 namespace sluice::kernels {
 namespace {
+
+constexpr int kTileVectors = 4;  // query vectors of a register tile
+
+// Calls fn<n>() for n = 1..kTileVectors.
+template <class Fn>
+void WithVectors(int n, Fn fn) {
+  switch (n) {
+    case 4:
+      return fn.template operator()<4>();
+    case 3:
+      return fn.template operator()<3>();
+    case 2:
+      return fn.template operator()<2>();
+    default:
+      return fn.template operator()<1>();
+  }
+}
 
 // Scores come to base 2: exp is then a shift and a polynomial.
 constexpr float kLog2E = 1.44269504f;

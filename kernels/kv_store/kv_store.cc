@@ -7,23 +7,24 @@
 #include "kernels/kv_store/kv_store_impl.h"
 
 namespace sluice::kernels {
+
+const kv_store_internal::RowKernels& kv_store_internal::RowKernelsOf(IsaPath path) {
+  switch (path) {
+    case IsaPath::kAvx512:
+      return kAvx512Rows;
+    case IsaPath::kAvx2:
+      return kAvx2Rows;
+    case IsaPath::kReference:
+      break;
+  }
+  return kReferenceRows;
+}
+
 namespace {
 
 using kv_store_internal::RowKernels;
 
 constexpr int kMaxHeadDim = 256;
-
-const RowKernels& KernelsOf(IsaPath path) {
-  switch (path) {
-    case IsaPath::kAvx512:
-      return kv_store_internal::kAvx512Rows;
-    case IsaPath::kAvx2:
-      return kv_store_internal::kAvx2Rows;
-    case IsaPath::kReference:
-      break;
-  }
-  return kv_store_internal::kReferenceRows;
-}
 
 // Index of (head, row) in a [H][P] component.
 size_t RowIndex(const KvLayerView& layer, int head, int row) {
@@ -181,7 +182,7 @@ void StoreKv(IsaPath path, const KvLayerView& layer, std::byte* const* pages,
                (layer.sink_rows <= 1 || !IsCentred(layer.format)))
       << "head_dim " << layer.head_dim << ", page_tokens " << layer.page_tokens << ", sink_rows "
       << layer.sink_rows;
-  const RowKernels& kernels = KernelsOf(path);
+  const RowKernels& kernels = kv_store_internal::RowKernelsOf(path);
   for (int r = row_begin; r < row_end; ++r) {
     const int64_t slot = SlotOfPosition(first_position + r, layer.sink_rows);
     std::byte* page = pages[slot / layer.page_tokens];

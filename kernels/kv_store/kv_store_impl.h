@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/isa.h"
+
 namespace sluice::kernels::kv_store_internal {
 
 // Largest magnitude bits of x[0, n): an integer maximum, so the order of the reduction does not
@@ -19,5 +21,7 @@ struct RowKernels {
 extern const RowKernels kReferenceRows;
 extern const RowKernels kAvx2Rows;
 extern const RowKernels kAvx512Rows;
+
+const RowKernels& RowKernelsOf(IsaPath path);
 
 }  // namespace sluice::kernels::kv_store_internal

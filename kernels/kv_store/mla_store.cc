@@ -14,18 +14,6 @@ using kv_store_internal::RowKernels;
 
 constexpr int kMaxRope = 256;
 
-const RowKernels& KernelsOf(IsaPath path) {
-  switch (path) {
-    case IsaPath::kAvx512:
-      return kv_store_internal::kAvx512Rows;
-    case IsaPath::kAvx2:
-      return kv_store_internal::kAvx2Rows;
-    case IsaPath::kReference:
-      break;
-  }
-  return kv_store_internal::kReferenceRows;
-}
-
 void CheckShape(const MlaLayerView& layer) {
   SLUICE_CHECK(layer.page_tokens > 0 && layer.page_tokens % kKvBlockTokens == 0 &&
                layer.latent > 0 && layer.latent % 16 == 0 && layer.rope > 0 &&
@@ -109,7 +97,7 @@ void LoadE4m3(const std::byte* codes, int n, float scale, float* out) {
 void StoreMla(IsaPath path, const MlaLayerView& layer, std::byte* const* pages,
               int64_t first_position, const MlaRows& rows, int row_begin, int row_end) {
   CheckShape(layer);
-  const RowKernels& kernels = KernelsOf(path);
+  const RowKernels& kernels = kv_store_internal::RowKernelsOf(path);
   for (int r = row_begin; r < row_end; ++r) {
     const int64_t position = first_position + r;
     std::byte* const page = pages[position / layer.page_tokens];
@@ -159,7 +147,7 @@ void StoreMlaIndex(IsaPath path, const MlaLayerView& layer, std::byte* const* pa
                    int64_t first_position, const float* keys, int64_t stride, int row_begin,
                    int row_end) {
   SLUICE_CHECK(layer.index > 0 && layer.index % 16 == 0) << "index " << layer.index;
-  const RowKernels& kernels = KernelsOf(path);
+  const RowKernels& kernels = kv_store_internal::RowKernelsOf(path);
   for (int r = row_begin; r < row_end; ++r) {
     const int64_t position = first_position + r;
     std::byte* const page = pages[position / layer.page_tokens];

@@ -21,8 +21,6 @@
 namespace sluice::kernels::mla_internal {
 namespace {
 
-constexpr int kTileVectors = 4;  // query vectors of a register tile
-
 inline int Min(int a, int b) { return a < b ? a : b; }
 inline int Max(int a, int b) { return a > b ? a : b; }
 
@@ -91,21 +89,6 @@ void ExpandBlock(const TileArgs& args, int begin, int count, float* rows) {
     const int64_t position = PositionOf(args, begin + t);
     ExpandRow<Simd>(layer, args.pages[position / layer.page_tokens], position % layer.page_tokens,
                     rows + int64_t{t} * layer.width());
-  }
-}
-
-// Calls fn<n>() for n = 1..kTileVectors.
-template <class Fn>
-void WithVectors(int n, Fn fn) {
-  switch (n) {
-    case 4:
-      return fn.template operator()<4>();
-    case 3:
-      return fn.template operator()<3>();
-    case 2:
-      return fn.template operator()<2>();
-    default:
-      return fn.template operator()<1>();
   }
 }
 

@@ -68,13 +68,7 @@ absl::Status AttentionGqa::BeginPass() {
     SLUICE_ASSIGN_OR_RETURN(std::byte * memory, partials_memory_.Reserve(floats * sizeof(float)));
     partials_ = reinterpret_cast<float*>(memory);
   }
-  const int64_t pairs = static_cast<int64_t>(inverse_frequencies_.size());
-  const float magnitude = static_cast<float>(context_.config.rope.magnitude);
-  context_.ForEachRow([&](int64_t row, int) {
-    kernels::RopeAngles(inverse_frequencies_.data(), pairs,
-                        context_.plan.rows()[static_cast<size_t>(row)].position, magnitude,
-                        cosines_ + row * pairs, sines_ + row * pairs);
-  });
+  context_.RopeRows(inverse_frequencies_, cosines_, sines_);
   return absl::OkStatus();
 }
 

@@ -37,6 +37,17 @@ void PassContext::NormRows(bool add, absl::Span<const float> norm, const Activat
   });
 }
 
+void PassContext::RopeRows(absl::Span<const float> inverse_frequencies, float* cosines,
+                           float* sines) {
+  const int64_t pairs = static_cast<int64_t>(inverse_frequencies.size());
+  const float magnitude = static_cast<float>(config.rope.magnitude);
+  ForEachRow([&](int64_t row, int) {
+    kernels::RopeAngles(inverse_frequencies.data(), pairs,
+                        plan.rows()[static_cast<size_t>(row)].position, magnitude,
+                        cosines + row * pairs, sines + row * pairs);
+  });
+}
+
 void PassContext::Multiply(const model::MatrixGroup& group, const PreparedRows& prepared,
                            int64_t count, float* out, int64_t stride) {
   for (const model::MatrixGroup::Part& part : group.parts) {

@@ -48,6 +48,8 @@ struct PassContext {
   void ForEachRow(absl::FunctionRef<void(int64_t row, int worker)> body);
   // Row by row: x += y (if `add`), then RMSNorm of x into `input`, in `kinds`.
   void NormRows(bool add, absl::Span<const float> norm, const ActivationKinds& kinds);
+  // Angles of each row's position: cosines, sines [rows][inverse_frequencies].
+  void RopeRows(absl::Span<const float> inverse_frequencies, float* cosines, float* sines);
   // out = rows x group; rows of `out` are `stride` floats apart.
   void Multiply(const model::MatrixGroup& group, const PreparedRows& prepared, int64_t count,
                 float* out, int64_t stride);

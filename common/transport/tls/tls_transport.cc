@@ -146,18 +146,9 @@ absl::Status TlsTransport::Send(EndpointId to, absl::string_view header,
                                 absl::Span<const uint8_t> payload) {
   TlsEndpoint* endpoint = FindOpen(to);
   if (endpoint == nullptr) return NotConnected(to);
-  const Limits& limits = options_.limits;
   const size_t bytes = header.size() + payload.size();
-  if (bytes > limits.message_bytes_max) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a message of ", bytes, " bytes; the most is ", limits.message_bytes_max));
-  }
-  if (endpoint->queue.size() >= limits.send_queue_messages_max ||
-      (!endpoint->queue.empty() && endpoint->queued_bytes + bytes > limits.send_queue_bytes_max)) {
-    return absl::ResourceExhaustedError(absl::StrCat("endpoint ", to.value(), " has ",
-                                                     endpoint->queue.size(), " messages of ",
-                                                     endpoint->queued_bytes, " bytes queued"));
-  }
+  SLUICE_RETURN_IF_ERROR(
+      CheckSend(options_.limits, to, bytes, endpoint->queue.size(), endpoint->queued_bytes));
   TlsFrame frame;
   frame.header_bytes = static_cast<uint32_t>(header.size());
   frame.payload_bytes = payload.size();

@@ -14,11 +14,6 @@ constexpr uint32_t kAddressMagic = 0x74756c73;  // "slut"
 constexpr uint32_t kHelloMagic = 0x68756c73;    // "sluh"
 constexpr uint64_t kVersion = 1;
 
-absl::Status NotOurs(absl::string_view what, absl::string_view bytes) {
-  return absl::InvalidArgumentError(absl::StrCat("not ", what, " of this version: ", bytes.size(),
-                                                 " bytes that do not pass the check"));
-}
-
 }  // namespace
 
 std::string TlsAddress::Encode() const {

@@ -224,19 +224,9 @@ absl::Status UcxTransport::Send(EndpointId to, absl::string_view header,
                                 absl::Span<const uint8_t> payload) {
   UcxEndpoint* endpoint = FindOpen(to);
   if (endpoint == nullptr) return NotConnected(to);
-  const Limits& limits = options_.limits;
   const size_t bytes = header.size() + payload.size();
-  if (bytes > limits.message_bytes_max) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a message of ", bytes, " bytes; the most is ", limits.message_bytes_max));
-  }
-  if (endpoint->queued_messages >= limits.send_queue_messages_max ||
-      (endpoint->queued_messages > 0 &&
-       endpoint->queued_bytes + bytes > limits.send_queue_bytes_max)) {
-    return absl::ResourceExhaustedError(absl::StrCat("endpoint ", to.value(), " has ",
-                                                     endpoint->queued_messages, " messages of ",
-                                                     endpoint->queued_bytes, " bytes queued"));
-  }
+  SLUICE_RETURN_IF_ERROR(
+      CheckSend(options_.limits, to, bytes, endpoint->queued_messages, endpoint->queued_bytes));
   PooledBuffer data = buffers_.Take(bytes);
   if (!header.empty()) std::memcpy(data.data(), header.data(), header.size());
   if (!payload.empty()) std::memcpy(data.data() + header.size(), payload.data(), payload.size());

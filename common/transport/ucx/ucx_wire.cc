@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "transport/envelope.h"
 #include "transport/transport.h"
 
@@ -15,11 +14,6 @@ constexpr uint32_t kPrefixMagic = 0x6d756c73;   // "slum"
 // Seed of the envelope's hash; grows with every change of the format, so that releases refuse each
 // other clearly.
 constexpr uint64_t kVersion = 1;
-
-absl::Status NotOurs(absl::string_view what, absl::string_view bytes) {
-  return absl::InvalidArgumentError(absl::StrCat("not ", what, " of this version: ", bytes.size(),
-                                                 " bytes that do not pass the check"));
-}
 
 }  // namespace
 
