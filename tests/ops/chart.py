@@ -28,6 +28,22 @@ def helm(*arguments):
     return subprocess.run([os.path.join(tools(), "helm"), *arguments], capture_output=True, text=True, env=environment, timeout=60)
 
 
+class Loader(yaml.SafeLoader):
+    """Takes no key twice, as Kubernetes' own strict reader."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value]
+        twice = {key for key in keys if keys.count(key) > 1}
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"twice: {', '.join(twice)}", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def load(text):
+    """The documents of a rendered chart."""
+    return [document for document in yaml.load_all(text, Loader) if document]
+
+
 def cases():
     """Names of the examples in ci/."""
     return sorted(path.name.removesuffix("-values.yaml") for path in CHART.glob("ci/*-values.yaml"))
@@ -45,7 +61,7 @@ def render(case, *more):
     result = helm("template", "sluice", str(CHART), *flags(case), *more)
     if result.returncode != 0:
         raise AssertionError(f"{case} {more}: {result.stderr}")
-    return [document for document in yaml.safe_load_all(result.stdout) if document]
+    return load(result.stdout)
 
 
 def of_kind(documents, kind):
@@ -86,6 +102,7 @@ def main():
     global ARGS
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", default=str(ROOT / "build" / "dev" / "bin"))
+    parser.add_argument("--renders", type=int, default=20, help="of values_test: how many random values are rendered")
     ARGS, rest = parser.parse_known_args()
     # One test program, one module: the instance that unittest imports must see the same arguments.
     sys.modules["chart"].ARGS = ARGS

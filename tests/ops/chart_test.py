@@ -29,8 +29,8 @@ FOREIGN = {
     "ServiceMonitor": ("monitoring.coreos.com/v1", closed({
         "selector": closed({"matchLabels": {"type": "object", "additionalProperties": TEXT}}),
         "endpoints": {"type": "array", "items": closed({
-            "port": TEXT, "interval": TEXT, "scrapeTimeout": TEXT, "relabelings": {"type": "array", "items": closed(
-                {"sourceLabels": {"type": "array", "items": TEXT}, "separator": TEXT, "targetLabel": TEXT},
+            "port": TEXT, "interval": TEXT, "relabelings": {"type": "array", "items": closed(
+                {"sourceLabels": {"type": "array", "items": TEXT}, "separator": TEXT, "regex": TEXT, "replacement": TEXT, "targetLabel": TEXT},
                 required=["sourceLabels", "targetLabel"])}})}})),
     "PrometheusRule": ("monitoring.coreos.com/v1", closed({
         "groups": {"type": "array", "minItems": 1, "items": closed(
@@ -108,7 +108,7 @@ class ChartTest(unittest.TestCase):
             ("model-image", ["model.path=toy"], "model.volume is set"),
             ("rdma", ["rdma.resourceName="], "set rdma.resourceName"),
             ("default", ["rdma.resourceName=rdma/hca"], "does not name ucx-rdma"),
-            ("monitoring", ["networkPolicy.monitoring=null"], "networkPolicy.monitoring lets nobody"),
+            ("default", ["monitoring.serviceMonitor.enabled=true"], "networkPolicy.monitoring lets nobody"),
             ("cert-manager", ["ingress.tls.secretName="], "set ingress.tls.secretName"),
             ("tls", ["ingress.host="], "set ingress.host"),
             ("many", ["decode.config.engine.page_tokens=32"], 'engine.page_tokens is "64" for prefill and "32" for decode'),

@@ -107,18 +107,21 @@ class RulesTest(unittest.TestCase):
         del job["kubernetes_sd_configs"]
         job["file_sd_configs"] = [{"files": ["pods.json"]}]
         meta = {"__meta_kubernetes_pod_label_app_kubernetes_io_component": "decode", "__meta_kubernetes_namespace": "llm",
+                "__meta_kubernetes_pod_label_app_kubernetes_io_name": "sluice",
                 "__meta_kubernetes_pod_label_app_kubernetes_io_instance": "blue", "__meta_kubernetes_pod_name": "blue-decode-x7",
                 "__meta_kubernetes_pod_phase": "Running", "__meta_kubernetes_pod_container_port_name": "metrics"}
         pods = [{"targets": ["10.0.0.1:8082"], "labels": meta},
                 {"targets": ["10.0.0.1:8081"], "labels": {**meta, "__meta_kubernetes_pod_container_port_name": "grpc"}},
-                {"targets": ["10.0.0.2:8082"], "labels": {**meta, "__meta_kubernetes_pod_phase": "Succeeded"}}]
+                {"targets": ["10.0.0.2:8082"], "labels": {**meta, "__meta_kubernetes_pod_phase": "Succeeded"}},
+                # The same chart twice in one release, under another name.
+                {"targets": ["10.0.0.3:8082"], "labels": {**meta, "__meta_kubernetes_pod_label_app_kubernetes_io_name": "second"}}]
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "pods.json").write_text(json.dumps(pods))
             (pathlib.Path(folder) / "prometheus.yml").write_text(yaml.safe_dump({**config, "rule_files": []}))
             promtool("check", "config", "prometheus.yml", cwd=folder)
             found = json.loads(promtool("check", "service-discovery", "prometheus.yml", "sluice", "--timeout=2s", cwd=folder))
-        kept = [target["labels"] for target in found if target.get("labels")]
-        self.assertEqual(len(kept), 1, found)
+        kept = sorted((target["labels"] for target in found if target.get("labels")), key=lambda labels: labels["__address__"])
+        self.assertEqual([labels["sluice_cluster"] for labels in kept], ["llm/blue", "llm/blue/second"])
         self.assertEqual({name: kept[0][name] for name in ("sluice_cluster", "role", "instance", "job", "__address__")},
                          {"sluice_cluster": "llm/blue", "role": "decode", "instance": "blue-decode-x7", "job": "sluice",
                           "__address__": "10.0.0.1:8082"})

@@ -4,20 +4,21 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* What the names of all objects begin with. A long one ends in a digest, so that two that begin alike stay two. */}}
 {{- define "sluice.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else if contains (include "sluice.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name (include "sluice.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- $name := include "sluice.name" . -}}
+{{- $joined := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
+{{- $full := default $joined .Values.fullnameOverride -}}
+{{- if gt (len $full) 40 -}}
+{{- $full = printf "%s-%s" ($full | trunc 31) ($full | sha256sum | trunc 8) -}}
 {{- end -}}
+{{- $full -}}
 {{- end -}}
 
 {{/* What selects all pods of the release; never changes. */}}
 {{- define "sluice.selector" -}}
-app.kubernetes.io/name: {{ include "sluice.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "sluice.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* Of pods: no versions, because a chart that changes nothing else must not restart them. */}}

@@ -1,6 +1,10 @@
 {{/* Values that each look right and do not fit together. Each message names the value and the way out. */}}
 {{- define "sluice.validate" -}}
 {{- $v := .Values -}}
+{{- $name := include "sluice.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- fail (printf "the release is called %q, and services cannot be called %q: set fullnameOverride to lower-case letters, digits and -, the first a letter" .Release.Name $name) -}}
+{{- end -}}
 {{- if not (or $v.insecurePlaintext $v.tls.secretPrefix) -}}
 {{- fail "insecurePlaintext is false, and tls.secretPrefix names no certificates: the services would refuse to listen beyond loopback. Set tls.secretPrefix (values.yaml says what the secrets hold), or insecurePlaintext to true if the network of this cluster may carry prompts in plaintext" -}}
 {{- end -}}
@@ -48,6 +52,18 @@
 {{- $decode := dig "engine" $key "" (mergeOverwrite (deepCopy $v.workers.config) (deepCopy $v.decode.config)) -}}
 {{- if ne (toString $prefill) (toString $decode) -}}
 {{- fail (printf "engine.%s is %q for prefill and %q for decode: they could not hand pages over; set it in workers.config" $key (toString $prefill) (toString $decode)) -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (int $v.router.service.httpPort) (int $v.router.service.grpcPort) -}}
+{{- fail (printf "router.service: httpPort and grpcPort are both %d" (int $v.router.service.httpPort)) -}}
+{{- end -}}
+{{- range $name := list "router" "prefill" "decode" "cacheManager" -}}
+{{- $set := list "POD_NAME" "POD_IP" "UCX_TCP_PORT_RANGE" -}}
+{{- range (mergeOverwrite (deepCopy $v.pod) (deepCopy (get $v $name).pod)).extraEnv -}}
+{{- if has .name $set -}}
+{{- fail (printf "pod.extraEnv: %s is set twice for %s; POD_NAME, POD_IP and UCX_TCP_PORT_RANGE are the chart's" .name $name) -}}
+{{- end -}}
+{{- $set = append $set .name -}}
 {{- end -}}
 {{- end -}}
 {{- range $name := list "router" "prefill" "decode" -}}

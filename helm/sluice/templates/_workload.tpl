@@ -43,7 +43,7 @@ data:
 
 {{- define "sluice.podSecurityContext" -}}
 {{- $root := include "sluice.asRoot" . -}}
-{{- $user := .root.Values.runAsUser -}}
+{{- $user := int64 .root.Values.runAsUser -}}
 runAsNonRoot: {{ empty $root }}
 {{- if $root }}
 runAsUser: 0
@@ -82,7 +82,7 @@ a range it takes any, which no network policy could name. */}}
 {{- define "sluice.container" -}}
 {{- $pod := .pod -}}
 name: {{ .name }}
-image: {{ include "sluice.image" .root }}
+image: {{ include "sluice.image" .root | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 command: [sluice-{{ .name }}]
 args:
@@ -157,9 +157,9 @@ volumeMounts:
 {{- define "sluice.authVolume" -}}
 - name: auth
   secret:
-    secretName: {{ .Values.auth.existingSecret }}
+    secretName: {{ .Values.auth.existingSecret | quote }}
     defaultMode: 0440
-    items: [{key: {{ .Values.auth.key }}, path: api-keys}]
+    items: [{key: {{ .Values.auth.key | quote }}, path: api-keys}]
 {{- end -}}
 
 {{- define "sluice.volumes" -}}
@@ -181,9 +181,9 @@ volumeMounts:
 {{- if .existingSecret }}
 - name: cache-secret
   secret:
-    secretName: {{ .existingSecret }}
+    secretName: {{ .existingSecret | quote }}
     defaultMode: 0440
-    items: [{key: {{ .key }}, path: secret}]
+    items: [{key: {{ .key | quote }}, path: secret}]
 {{- end }}
 {{- end }}
 {{- end }}
@@ -191,9 +191,9 @@ volumeMounts:
 - name: model
   {{- with .root.Values.model.volume }}
   {{- if .existingClaim }}
-  persistentVolumeClaim: {claimName: {{ .existingClaim }}, readOnly: true}
+  persistentVolumeClaim: {claimName: {{ .existingClaim | quote }}, readOnly: true}
   {{- else if .hostPath }}
-  hostPath: {path: {{ .hostPath }}, type: Directory}
+  hostPath: {path: {{ .hostPath | quote }}, type: Directory}
   {{- else }}
   image: {reference: {{ .image | quote }}, pullPolicy: {{ $.root.Values.image.pullPolicy }}}
   {{- end }}
@@ -203,7 +203,7 @@ volumeMounts:
 
 {{/* What every pod has, that of `helm test` too. (root, name, pod) */}}
 {{- define "sluice.podBase" -}}
-serviceAccountName: {{ include "sluice.serviceAccount" .root }}
+serviceAccountName: {{ include "sluice.serviceAccount" .root | quote }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext:
@@ -226,7 +226,7 @@ terminationGracePeriodSeconds: {{ add .root.Values.drainSeconds 15 }}
 {{- with .pod.topologySpread.keys }}
 topologySpreadConstraints:
   {{- range . }}
-  - topologyKey: {{ . }}
+  - topologyKey: {{ . | quote }}
     maxSkew: 1
     whenUnsatisfiable: {{ $.pod.topologySpread.whenUnsatisfiable }}
     labelSelector:
