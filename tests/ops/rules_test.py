@@ -149,6 +149,15 @@ class DashboardTest(unittest.TestCase):
             self.assertTrue(at["x"] + at["w"] <= 24 and not cells & taken, panel["title"])
             taken |= cells
 
+    def test_processes_of_two_clusters_are_told_apart(self):
+        """Names of processes are unique in their cluster only. What pages somebody names the cluster."""
+        queries = [target["expr"] for panel in panels() for target in panel["targets"]] + [rule["expr"] for rule in rules("record")]
+        for query in queries:
+            for labels, _ in promql.parse(query)[1]:
+                self.assertTrue("instance" not in labels or "sluice_cluster" in labels, query)
+        for query in (rule["expr"] for rule in rules("alert")):
+            self.assertTrue(all("sluice_cluster" in labels for labels, _ in promql.parse(query)[1]), query)
+
     def test_variables_are_defined_and_used(self):
         defined = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
         used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD["panels"]))) - {"__rate_interval"}
