@@ -63,6 +63,8 @@ def parse(text):
 
 
 def run(*command, **options):
+    if shutil.which(command[0]) is None:
+        raise Failure(f"{command[0]} is missing; deploy/local/install-packages installs it")
     result = subprocess.run(command, **options)
     if result.returncode != 0:
         raise Failure(f"exit code {result.returncode}: {shlex.join(map(str, command))}")
@@ -103,10 +105,10 @@ class Builder:
             try:
                 make(partial)
                 partial.chmod(0o755)
-                partial.rename(found)
-            except BaseException:
-                shutil.rmtree(partial)
-                raise
+                if not found.is_dir():  # another run may have been faster
+                    partial.rename(found)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
         return found
 
     def base(self, name):
@@ -237,6 +239,15 @@ def library_problems(builder, name):
     return problems
 
 
+def substitutes(entries, stages):
+    """[(STAGE:PATH, folder)] of what --instead says. A misspelt stage would be compiled after all."""
+    found = [re.fullmatch(r"((\w[\w-]*):/[^=]*)=(.+)", entry) for entry in entries]
+    for entry, match in zip(entries, found):
+        if not match or match[2] not in stages or not pathlib.Path(match[3]).is_dir():
+            raise Failure(f"--instead {entry}: it must be STAGE:PATH=FOLDER, with a stage of {', '.join(stages)} and a folder that exists")
+    return [(match[1], match[3]) for match in found]
+
+
 def main():
     own, arguments = sys.argv[1:], []
     if "--" in own:
@@ -247,10 +258,17 @@ def main():
     parser.add_argument("--instead", action="append", default=[], metavar="STAGE:PATH=FOLDER")
     parser.add_argument("--root", type=pathlib.Path)
     flags = parser.parse_args(own)
+    if os.geteuid() != 0:
+        raise Failure("root is needed, for chroot")
+    os.umask(0o022)  # that of an engine's steps
     stages = parse(flags.file.read_text())
     target = flags.target or list(stages)[-1]
+    if target not in stages:
+        raise Failure(f"--target {target}: known are {', '.join(stages)}")
+    if flags.root and flags.root.exists():
+        raise Failure(f"--root {flags.root}: it exists already")
     with tempfile.TemporaryDirectory() as scratch:
-        builder = Builder(stages, scratch, [entry.split("=", 1) for entry in flags.instead])
+        builder = Builder(stages, scratch, substitutes(flags.instead, stages))
         tree = builder.tree(target)
         problems = [problem for name in builder.copied for problem in library_problems(builder, name)]
         for problem in problems:
@@ -265,5 +283,5 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except Failure as failure:
+    except (Failure, OSError) as failure:
         sys.exit(f"run_steps: {failure}")

@@ -110,6 +110,28 @@ class ContainerTest(unittest.TestCase):
         with self.assertRaisesRegex(run_steps.Failure, "ADD is not known"):
             run_steps.parse("FROM debian:12 AS a\nADD x y\n")
 
+    def test_wrong_arguments_are_refused_by_name(self):
+        for arguments, message in ((["--target", "nope"], "--target nope: known are build, runtime, router"),
+                                   (["--instead", "build"], "--instead build: it must be STAGE:PATH=FOLDER"),
+                                   (["--instead", "biuld:/out=/tmp"], "with a stage of build, runtime"),
+                                   (["--instead", "build:/out=/nonexistent"], "a folder that exists"),
+                                   (["--root", "/tmp"], "--root /tmp: it exists already"), (["--file", "/none"], "'/none'")):
+            with self.subTest(arguments=arguments):
+                result = subprocess.run([FOLDER / "run_steps.py", *arguments], capture_output=True, text=True, timeout=60)
+                self.assertEqual(result.returncode, 1)
+                self.assertRegex(result.stderr, "^run_steps: .*")
+                self.assertIn(message, result.stderr)
+
+    def test_two_runs_keep_one_tree(self):
+        builder = run_steps.Builder({}, self.scratch)
+        builder.cache = self.scratch / "kept"
+
+        def slower(folder):
+            (folder / "mine").touch()
+            builder.kept("key", lambda other: (other / "theirs").touch())
+        self.assertEqual([path.name for path in builder.kept("key", slower).iterdir()], ["theirs"])
+        self.assertEqual(len(list(builder.cache.iterdir())), 1)
+
     def test_a_cluster_runs_without_root_and_without_a_writable_disk(self):
         (self.scratch / "etc").mkdir()
         (self.scratch / "etc/api-keys").write_text("the-key team\n")
