@@ -50,6 +50,9 @@ inline constexpr MetricDef kRpcRefusals = {
     MetricType::kCounter,
     "gRPC connections whose handshake failed, and calls that their caller's role may not make.",
     {"reason"}};
+inline constexpr MetricDef kCertificateExpiry = {
+    "sluice_certificate_expiry_timestamp_seconds", MetricType::kGauge,
+    "When the certificate of mTLS ends, in Unix time; 0 without one."};
 inline constexpr MetricDef kProcessCpu = {"sluice_process_cpu_seconds_total", MetricType::kCounter,
                                           "CPU time used, user and system."};
 inline constexpr MetricDef kProcessMemory = {"sluice_process_resident_bytes", MetricType::kGauge,

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/certificates/certificate_check.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "grpcpp/impl/codegen/service_type.h"
@@ -56,15 +57,26 @@ void ServiceProcess::RegisterMetrics() {
     handshakes.AdvanceTo(static_cast<double>(rpc::RefusedHandshakes()));
     calls.AdvanceTo(tls_ == nullptr ? 0 : static_cast<double>(tls_->refused_calls()));
   });
+  metrics_.OnCollect([this, expiry = metrics_.gauge(telemetry::kCertificateExpiry)] {
+    if (tls_ == nullptr) return;
+    // Files that do not fit together are left alone by those who use them, so the last ones count.
+    const auto facts = CheckCertificateFiles(Certificates());
+    if (facts.ok()) expiry.Set(absl::ToDoubleSeconds(facts->not_after - absl::UnixEpoch()));
+  });
+}
+
+CertificateFiles ServiceProcess::Certificates() const {
+  const v1::TlsConfig& tls = identity_.config.tls();
+  return {tls.cert_file(), tls.key_file(), tls.ca_file()};
 }
 
 absl::Status ServiceProcess::Prepare() {
-  const v1::TlsConfig& tls = identity_.config.tls();
-  if (!tls.cert_file().empty()) {
-    SLUICE_ASSIGN_OR_RETURN(tls_, rpc::Tls::Load({tls.cert_file(), tls.key_file(), tls.ca_file()}));
+  const CertificateFiles files = Certificates();
+  if (!files.certificate.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(tls_, rpc::Tls::Load(files));
     if (ServiceRoleName(tls_->identity().role) != identity_.service) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "service.tls: ", tls.cert_file(), " is the certificate of ", tls_->identity().ToUri(),
+          "service.tls: ", files.certificate, " is the certificate of ", tls_->identity().ToUri(),
           "; expected sluice://", identity_.service, "/..."));
     }
   }

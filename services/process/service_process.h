@@ -100,6 +100,8 @@ class ServiceProcess {
 
  private:
   void RegisterMetrics();
+  // CertificateFiles of service.tls; empty without.
+  CertificateFiles Certificates() const;
   struct Listener {
     std::string address;
     bool anywhere = false;

@@ -3,10 +3,14 @@
 
 #include <sys/resource.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 
+#include "absl/strings/numbers.h"
 #include "base/bounded_queue.h"
+#include "base/certificates/certificate_check.h"
+#include "base/certificates/trial_folder.h"
 #include "base/check.h"
 #include "base/loop.h"
 #include "config/config.h"
@@ -110,6 +114,51 @@ TEST(DescriptorLimit, TheSoftLimitBecomesTheHardOne) {
     ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &now), 0);
     EXPECT_EQ(now.rlim_cur, limit.rlim_max);
   }
+}
+
+// Seconds of Unix time that a scrape shows; -1 without the metric.
+double CertificateExpiry(ServiceProcess& process) {
+  const std::string text = process.metrics().Serialize();
+  const std::string name = "\nsluice_certificate_expiry_timestamp_seconds ";
+  const size_t at = text.find(name);
+  double seconds = -1;
+  if (at == std::string::npos) return seconds;
+  const size_t value = at + name.size();
+  SLUICE_CHECK(absl::SimpleAtod(text.substr(value, text.find('\n', value) - value), &seconds));
+  return seconds;
+}
+
+TEST_F(ServiceProcessTest, WithoutACertificateNoneExpires) {
+  ASSERT_TRUE(process_.Prepare().ok());
+  EXPECT_EQ(CertificateExpiry(process_), 0);
+}
+
+TEST(ServiceProcess, TheExpiryIsThatOfTheCertificateNewConnectionsUse) {
+  const auto trial = [](absl::Duration valid_for) {
+    CertificateOptions options;
+    options.valid_for = valid_for;
+    return TrialFolder::Create("trial", options).value();
+  };
+  const auto end_of = [](const CertificateFiles& files) {
+    return absl::ToDoubleSeconds(CheckCertificateFiles(files)->not_after - absl::UnixEpoch());
+  };
+  const TrialFolder first = trial(absl::Hours(1)), second = trial(absl::Hours(48));
+  const CertificateFiles files = first.Of(ServiceRole::kCacheManager);
+  const CertificateFiles renewed = second.Of(ServiceRole::kCacheManager);
+  v1::ServiceConfig config = config::LoadCacheManagerConfig({})->service();
+  config.mutable_tls()->set_cert_file(files.certificate);
+  config.mutable_tls()->set_key_file(files.key);
+  config.mutable_tls()->set_ca_file(files.authorities);
+  ServiceProcess process({"cache-manager", config, ""});
+  const absl::Status prepared = process.Prepare();
+  ASSERT_TRUE(prepared.ok()) << prepared;
+  const double before = end_of(files);
+  EXPECT_EQ(CertificateExpiry(process), before);
+  std::filesystem::rename(renewed.certificate, files.certificate);
+  EXPECT_EQ(CertificateExpiry(process), before) << "the key is not this certificate's yet";
+  std::filesystem::rename(renewed.key, files.key);
+  EXPECT_EQ(CertificateExpiry(process), end_of(files));
+  EXPECT_GT(CertificateExpiry(process), before + 3600);
 }
 
 TEST_F(ServiceProcessTest, WatchedLoopsMayStopAfterTheProcess) {
