@@ -25,7 +25,11 @@ def closed(properties, **more):
 FOREIGN = {
     "Certificate": ("cert-manager.io/v1", closed({
         "secretName": TEXT, "dnsNames": {"type": "array", "items": TEXT, "minItems": 1},
-        "issuerRef": closed({"group": TEXT, "kind": {"enum": ["Issuer", "ClusterIssuer"]}, "name": TEXT})})),
+        "uris": {"type": "array", "items": TEXT, "minItems": 1},
+        "usages": {"type": "array", "items": {"enum": ["server auth", "client auth"]}},
+        "privateKey": closed({"rotationPolicy": {"enum": ["Always", "Never"]}}),
+        "issuerRef": closed({"group": TEXT, "kind": {"enum": ["Issuer", "ClusterIssuer"]}, "name": TEXT})},
+        required=["secretName", "issuerRef"], anyOf=[{"required": ["dnsNames"]}, {"required": ["uris", "usages"]}])),
     "ServiceMonitor": ("monitoring.coreos.com/v1", closed({
         "selector": closed({"matchLabels": {"type": "object", "additionalProperties": TEXT}}),
         "endpoints": {"type": "array", "items": closed({
@@ -89,7 +93,7 @@ class ChartTest(unittest.TestCase):
         for assignment, path in (("decode.replicas=many", "/decode/replicas"), ("insecurePlaintext=si", "/insecurePlaintext"),
                                  ("split=sometimes", "/split"), ("prefill.cpus=0", "/prefill/cpus"),
                                  ("prefill.config.engine.page_tokens=17", "/prefill/config/engine/page_tokens"),
-                                 ("router.config.queue_max=0", "/router/config/queue_max"), ("image.tag=latest", "/image/tag"),
+                                 ("router.config.queue_max=0", "/router/config/queue_max"),
                                  ("drainSeconds=4000", "/drainSeconds"), ("model.path=model.gguf", "/model/path"),
                                  ("transport.backends={ucx-shm}", "/transport/backends/0"), ("auth.key=a/b", "/auth/key"),
                                  ("fullnameOverride=a.b", "/fullnameOverride"), ("runAsUser=0", "/runAsUser"), ("nameOverride=1a", "/nameOverride"),
@@ -110,6 +114,10 @@ class ChartTest(unittest.TestCase):
             ("default", ["rdma.resourceName=rdma/hca"], "does not name ucx-rdma"),
             ("default", ["monitoring.serviceMonitor.enabled=true"], "networkPolicy.monitoring lets nobody"),
             ("cert-manager", ["ingress.tls.secretName="], "set ingress.tls.secretName"),
+            ("default", ["image.tag=latest"], 'image.tag is "latest"'),
+            ("default", ["tls.issuer.name=ca"], "set tls.secretPrefix too"),
+            ("default", ["router.service.externalTrafficPolicy=Local"], "router.service.type is ClusterIP"),
+            ("many", ["router.service.type=NodePort"], "router.service.type is NodePort"),
             ("tls", ["ingress.host="], "set ingress.host"),
             ("many", ["decode.config.engine.page_tokens=32"], 'engine.page_tokens is "64" for prefill and "32" for decode'),
             ("default", ["prefill.config.engine.kv_format=bf16"], 'engine.kv_format is "bf16" for prefill and "" for decode'),
@@ -185,6 +193,68 @@ class ChartTest(unittest.TestCase):
                          {path.name: json.loads(path.read_text())
                           for path in (chart.ROOT / "deploy/grafana").glob("*.json")})
         self.assertTrue(dashboards)
+
+    def test_runbooks_get_the_address_that_they_are_published_at(self):
+        for given in ("https://wiki.example.org/sluice", "https://wiki.example.org/sluice/"):
+            rules = of_kind(render("monitoring", "--set", f"monitoring.rules.runbookUrl={given}"), "PrometheusRule")
+            addresses = {rule["alert"]: rule["annotations"]["runbook_url"] for document in rules
+                         for group in document["spec"]["groups"] for rule in group["rules"] if "alert" in rule}
+            self.assertIn("RouterDown", addresses)
+            for alert, address in addresses.items():
+                self.assertEqual(address, f"https://wiki.example.org/sluice/{alert}.md")
+        self.assertIn("at '/monitoring/rules/runbookUrl'", self.refusal("monitoring", "--set", "monitoring.rules.runbookUrl=wiki"))
+
+    def test_cert_manager_is_asked_for_what_the_services_read(self):
+        documents = render("mtls", "--set", "tls.issuer.name=ca", "--set", "tls.issuer.kind=ClusterIssuer")
+        certificates = {chart.component(document): document["spec"] for document in of_kind(documents, "Certificate")}
+        specs = chart.pod_specs(documents)
+        self.assertEqual(set(certificates), set(chart.COMPONENTS))
+        for name, certificate in certificates.items():
+            jsonschema.validate(certificate, FOREIGN["Certificate"][1])
+            self.assertEqual(certificate["uris"], [f"sluice://{name}/sluice"])
+            self.assertEqual(certificate["usages"], ["server auth", "client auth"])
+            self.assertEqual(certificate["issuerRef"]["kind"], "ClusterIssuer")
+            self.assertIn(certificate["secretName"], [v["secret"]["secretName"] for v in specs[name]["volumes"] if "secret" in v])
+
+    def test_the_readme_travels_with_the_chart(self):
+        shown = chart.helm("show", "readme", str(chart.CHART)).stdout
+        self.assertEqual(shown.strip(), (chart.CHART / "README.md").read_text().strip())
+
+    def test_the_notes_say_who_speaks_tls(self):
+        def notes(case, *more):
+            result = chart.helm("install", "sluice", str(chart.CHART), *chart.flags(case), "--dry-run=client", *more)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return result.stdout.partition("NOTES:")[2]
+        ingress = ("--set", "ingress.enabled=true", "--set", "ingress.host=llm.example.org")
+        text = notes("mtls")
+        self.assertIn("WARNING: clients reach the routers in plaintext", text)
+        self.assertNotIn("insecurePlaintext", text)
+        text = notes("mtls", *ingress, "--set", "ingress.tls.secretName=llm")
+        self.assertIn("From outside: https://llm.example.org/v1", text)
+        self.assertIn("clients TLS to the ingress", text)
+        self.assertNotIn("clients reach the routers in plaintext", text)
+        self.assertIn("From outside: http://llm.example.org/v1", notes("mtls", *ingress))
+        self.assertIn("12 to 40 prefill and 24 decode workers serve", notes("many"))
+
+    def test_what_a_change_restarts_is_what_the_readme_says(self):
+        everything, workers = set(chart.COMPONENTS), {"prefill", "decode"}
+
+        def templates(*more):
+            documents = render("mtls", "--set", "model.path=/models/a", "--set", "model.volume.existingClaim=a", *more)
+            deployments = chart.by_component(documents, "Deployment")
+            return {name: deployment["spec"]["template"] for name, deployment in deployments.items()}
+        before = templates()
+        for change, expected in (
+                ("decode.replicas=5", set()), ("decode.config.engine.batch_max=5", {"decode"}),
+                ("router.config.queue_max=5", {"router"}), ("cacheManager.blocksMax=5000", {"cache-manager"}), ("prefill.pod.labels.a=b", {"prefill"}),
+                ("model.volume.existingClaim=b", workers | {"router"}), ("model.path=/models/b", workers),
+                ("workers.config.handoff.lease_ms=5000", workers), ("transport.backends={ucx-tcp}", workers),
+                ("split=never", {"router", "decode"}), ("image.tag=v2", everything), ("tls.secretPrefix=b", everything),
+                ("logging.level=debug", everything), ("drainSeconds=5", everything), ("startSeconds=50", everything),
+                ("pod.priorityClassName=a", everything), ("networkPolicy.enabled=false", set()),
+                ("monitoring.rules.enabled=true", set()), ("router.service.httpPort=80", set())):
+            after = templates("--set", change)
+            self.assertEqual({name for name in everything if before[name] != after[name]}, expected, change)
 
     def test_scraping_gives_the_labels_that_the_rules_stand_on(self):
         """The ServiceMonitor sets what deploy/prometheus sets where there is no Prometheus operator."""

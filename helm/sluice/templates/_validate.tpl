@@ -5,6 +5,12 @@
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
 {{- fail (printf "the release is called %q, and services cannot be called %q: set fullnameOverride to lower-case letters, digits and -, the first a letter" .Release.Name $name) -}}
 {{- end -}}
+{{- if eq $v.image.tag "latest" -}}
+{{- fail "image.tag is \"latest\", which names another image on every node: set a version, or image.digest" -}}
+{{- end -}}
+{{- if and $v.tls.issuer.name (not $v.tls.secretPrefix) -}}
+{{- fail (printf "tls.issuer.name is %q: set tls.secretPrefix too, where the certificates shall go" $v.tls.issuer.name) -}}
+{{- end -}}
 {{- if not (or $v.insecurePlaintext $v.tls.secretPrefix) -}}
 {{- fail "insecurePlaintext is false, and tls.secretPrefix names no certificates: the services would refuse to listen beyond loopback. Set tls.secretPrefix (values.yaml says what the secrets hold), or insecurePlaintext to true if the network of this cluster may carry prompts in plaintext" -}}
 {{- end -}}
@@ -52,6 +58,14 @@
 {{- $decode := dig "engine" $key "" (mergeOverwrite (deepCopy $v.workers.config) (deepCopy $v.decode.config)) -}}
 {{- if ne (toString $prefill) (toString $decode) -}}
 {{- fail (printf "engine.%s is %q for prefill and %q for decode: they could not hand pages over; set it in workers.config" $key (toString $prefill) (toString $decode)) -}}
+{{- end -}}
+{{- end -}}
+{{- with $v.router.service -}}
+{{- if and (eq .type "ClusterIP") (or .externalTrafficPolicy .loadBalancerClass .loadBalancerSourceRanges) -}}
+{{- fail "router.service.type is ClusterIP: externalTrafficPolicy, loadBalancerClass and loadBalancerSourceRanges are of NodePort and LoadBalancer" -}}
+{{- end -}}
+{{- if and (eq .type "NodePort") (or .loadBalancerClass .loadBalancerSourceRanges) -}}
+{{- fail "router.service.type is NodePort: loadBalancerClass and loadBalancerSourceRanges are of LoadBalancer" -}}
 {{- end -}}
 {{- end -}}
 {{- if eq (int $v.router.service.httpPort) (int $v.router.service.grpcPort) -}}
