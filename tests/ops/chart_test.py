@@ -220,6 +220,16 @@ class ChartTest(unittest.TestCase):
         shown = chart.helm("show", "readme", str(chart.CHART)).stdout
         self.assertEqual(shown.strip(), (chart.CHART / "README.md").read_text().strip())
 
+    def test_the_values_of_the_readme_give_a_cluster(self):
+        text = re.search(r"```yaml\n(.*?)```", (chart.CHART / "README.md").read_text(), re.S).group(1)
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write(text)
+            file.flush()
+            result = chart.helm("template", "sluice", str(chart.CHART), "--values", file.name)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        kinds = {document["kind"] for document in chart.load(result.stdout)}
+        self.assertLessEqual({"Certificate", "Ingress", "ServiceMonitor", "PrometheusRule", "NetworkPolicy"}, kinds)
+
     def test_the_notes_say_who_speaks_tls(self):
         def notes(case, *more):
             result = chart.helm("install", "sluice", str(chart.CHART), *chart.flags(case), "--dry-run=client", *more)
