@@ -97,7 +97,7 @@ TEST(HfConfig, ErrorsNameTheKeyAndTheValue) {
   EXPECT_THAT(ErrorOf(R"("hidden_size": 64)", R"("hidden_size": 4294967360)"),
               HasSubstr("out of range"));
   EXPECT_THAT(ErrorOf(R"("num_hidden_layers": 2)", R"("num_hidden_layers": 100000)"),
-              HasSubstr("number of layers is 100000"));
+              HasSubstr("'num_hidden_layers' is 100000, possible are 1 to"));
   EXPECT_THAT(ErrorOf(R"("num_attention_heads": 4)", R"("num_attention_heads": 0)"),
               HasSubstr("heads is 0"));
   EXPECT_THAT(ErrorOf(R"("num_key_value_heads": 2)", R"("num_key_value_heads": 3)"),

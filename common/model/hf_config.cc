@@ -66,7 +66,8 @@ absl::Status ParseOptions(const JsonValue& config, ModelConfig* out) {
 absl::Status ParseShape(const JsonValue& config, ModelConfig* out) {
   SLUICE_ASSIGN_OR_RETURN(out->layers, GetCount(config, "num_hidden_layers"));
   if (out->layers > kMaxLayersRead) {
-    return absl::InvalidArgumentError(absl::StrCat("number of layers is ", out->layers));
+    return absl::InvalidArgumentError(absl::StrCat("'num_hidden_layers' is ", out->layers,
+                                                   ", possible are 1 to ", kMaxLayersRead));
   }
   SLUICE_ASSIGN_OR_RETURN(out->hidden, GetCount(config, "hidden_size"));
   SLUICE_ASSIGN_OR_RETURN(out->intermediate, GetCount(config, "intermediate_size"));

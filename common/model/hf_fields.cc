@@ -12,7 +12,8 @@ using formats::JsonValue;
 
 absl::StatusOr<int32_t> Narrow(absl::string_view key, int64_t value) {
   if (value < 0 || value > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(absl::StrCat("'", key, "' is ", value, ", out of range"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", key, "' is ", value, ", out of range; possible are 0 to 2147483647"));
   }
   return static_cast<int32_t>(value);
 }

@@ -91,6 +91,26 @@ absl::Status AddTokenizer(const model::TokenizerInputs& inputs, TextModel* resul
   return absl::OkStatus();
 }
 
+// A folder whose tokenizer came from elsewhere would answer with the wrong words.
+absl::Status CheckTokenizer(const text::Tokenizer& tokenizer, const model::ModelConfig& config) {
+  if (tokenizer.vocab_size() > config.vocabulary) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(config.name, ": the tokenizer has ids up to ", tokenizer.vocab_size() - 1,
+                     ", the model's vocabulary (vocab_size) ends at ", config.vocabulary - 1,
+                     "; it is the tokenizer of another model"));
+  }
+  const std::vector<int32_t>& ends = config.eos_tokens;
+  const auto is_marker = [&](int32_t id) {
+    return tokenizer.FindAdded(tokenizer.TokenBytes(id)).has_value();
+  };
+  if (ends.empty() || std::any_of(ends.begin(), ends.end(), is_marker)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      config.name, ": the end of text (eos_token_id) is ", ends.front(), ", expected a marker; ",
+      ends.front() < tokenizer.vocab_size() ? "the tokenizer has ordinary text there"
+                                            : "the tokenizer has no such id",
+      "; it is the tokenizer of another model"));
+}
+
 absl::StatusOr<std::unique_ptr<const TextModel>> ToyTextModel() {
   auto result = std::make_unique<TextModel>();
   result->name = std::string(kToyModelPath);
@@ -143,6 +163,8 @@ absl::StatusOr<std::unique_ptr<const TextModel>> LoadTextModel(absl::string_view
     SLUICE_RETURN_IF_ERROR(AddTokenizer(inputs, result.get()));
   const auto config = model::ReadModelConfig(path);
   if (config.ok()) {
+    if (result->tokenizer != nullptr)
+      SLUICE_RETURN_IF_ERROR(CheckTokenizer(*result->tokenizer, *config));
     result->context_tokens = config->context_tokens;
     result->vocabulary = config->vocabulary;
     result->eos_tokens.insert(result->eos_tokens.end(), config->eos_tokens.begin(),

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "text/chat/conversation.h"
 
 namespace sluice::services {
@@ -92,6 +93,24 @@ TEST_F(TextModelTest, ATemplateThatIsNotSupportedIsNamed) {
   EXPECT_TRUE(absl::IsFailedPrecondition(chat.status()));
   EXPECT_THAT(std::string(chat.status().message()),
               HasSubstr("line 1: the filter 'pprint' is not supported"));
+}
+
+TEST_F(TextModelTest, TheTokenizerOfAnotherModelIsRefused) {
+  CopyTokenizer("kimi");
+  const int size = Load()->tokenizer->vocab_size();
+  const auto error_with = [&](int vocabulary, int eos) {
+    Write("config.json",
+          absl::StrCat(R"({"model_type": "llama", "vocab_size": )", vocabulary,
+                       R"(, "eos_token_id": )", eos,
+                       R"(, "num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 64,
+                          "num_attention_heads": 4, "max_position_embeddings": 64,
+                          "rms_norm_eps": 1e-5, "hidden_act": "silu"})"));
+    return std::string(LoadTextModel(folder_.string()).status().message());
+  };
+  EXPECT_THAT(error_with(size - 1, size - 2), HasSubstr("vocabulary (vocab_size) ends at"));
+  EXPECT_THAT(error_with(size + 64, 5), HasSubstr("(eos_token_id) is 5, expected a marker"));
+  EXPECT_THAT(error_with(size + 64, size + 1), HasSubstr("the tokenizer has no such id"));
+  EXPECT_EQ(error_with(size + 64, size - 1), "");  // padded, as models are
 }
 
 TEST_F(TextModelTest, WithoutATemplateMessagesAreRefused) {
