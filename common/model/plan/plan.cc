@@ -294,6 +294,8 @@ class PlanMaker {
     }
     Add("parameters", parameters, "parameters");
     Add("checkpoint", checkpoint, "bytes", options_.weights);
+    Add("checkpoint over the GPUs of a copy", checkpoint / options_.tp, "bytes",
+        "without what is a copy on every GPU");
     Add("weights per GPU", weights_, "bytes");
     plan_.parameters = static_cast<uint64_t>(parameters);
     plan_.checkpoint_bytes = static_cast<uint64_t>(checkpoint);
@@ -342,6 +344,7 @@ class PlanMaker {
                     : absl::StrCat(options_.kv, ", heads of one rank"));
     Add("layers with KV", layers, "");
     double token = layer * layers;
+    double least_token = token;  // with index keys only where they are computed, as our pages have
     if (config_.dsa) {
       const double key = config_.dsa->head_dim + 4;
       int32_t computing = options_.mtp ? config_.mtp_layers : 0;
@@ -350,6 +353,7 @@ class PlanMaker {
       Add("layers with index keys", options_.index_every_layer ? layers : computing, "",
           absl::StrCat(computing, " layers compute one"));
       token += key * (options_.index_every_layer ? layers : computing);
+      least_token += key * computing;
     }
     Add("KV of a token on a GPU", token, "bytes");
     plan_.kv_bytes_per_token = static_cast<uint64_t>(token);
@@ -357,6 +361,12 @@ class PlanMaker {
     plan_.copies = options_.gpus / options_.tp;
     Add("copies of the model", plan_.copies, "");
     Add("KV tokens", static_cast<double>(plan_.kv_tokens), "tokens", "of one copy");
+    if (least_token < token) {
+      const double tokens = std::floor(std::max(pool_, 0.0) / least_token);
+      Add("KV tokens, index keys only where computed", tokens, "tokens",
+          absl::StrFormat("as pages of this project: %.0f bytes, %+.1f %%", least_token,
+                          100 * (token / least_token - 1)));
+    }
     return absl::OkStatus();
   }
 

@@ -28,6 +28,7 @@ struct PlanFlags {
   std::string weights;
   std::string index_keys = "all";
   double memory_fraction = 0;
+  int32_t tp = 0;  // 0: all gpus
   bool json = false;
   model::PlanOptions options;
 };
@@ -101,6 +102,7 @@ absl::Status RunPlan(PlanFlags flags) {
   SLUICE_ASSIGN_OR_RETURN(const model::PublishedModel model, ReadModel(flags.model));
   model::PlanOptions& options = flags.options;
   options.weights = flags.weights.empty() ? model.weights : flags.weights;
+  options.tp = flags.tp > 0 ? flags.tp : options.gpus;
   if (flags.memory_fraction > 0) options.memory_fraction = flags.memory_fraction;
   options.index_every_layer = flags.index_keys == "all";
   SLUICE_ASSIGN_OR_RETURN(const model::Plan plan, model::MakePlan(model.config, options));
@@ -123,8 +125,9 @@ void AddPlanCommand(CLI::App& app, Command* run) {
       ->required();
   command->add_option("--gpu", options.gpu, "h100, h200, b200, b300")->capture_default_str();
   command->add_option("--gpus", options.gpus, "GPUs in all")->capture_default_str();
-  command->add_option("--tp", options.tp, "GPUs that share one copy of the weights")
-      ->capture_default_str();
+  command->add_option("--tp", flags->tp, "GPUs that share one copy of the weights")
+      ->check(CLI::Range(1, 1024))
+      ->default_str("all");
   command->add_option("--weights", flags->weights,
                       "bf16, fp8, fp8-channel, int4, nvfp4; default: as published");
   command
