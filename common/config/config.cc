@@ -39,6 +39,7 @@ constexpr FieldRule kRules[] = {
     {"EngineConfig", "kv_format", "auto", 0, 0,
      "auto|f32|bf16|gqa_fp8|gqa_fp8c|gqa_int8c|mla_fp8|mla_fp8_656"},
     {"EngineConfig", "kv_centre"},
+    {"EngineConfig", "exactness", "strict", 0, 0, "strict|fast"},
     {"EngineConfig", "page_tokens", "", 16, 256},
     {"EngineConfig", "kv_pool_mib", "1024", 1, 1048576},
     {"EngineConfig", "step_tokens_max", "512", 1, 65536},
@@ -218,19 +219,6 @@ absl::Status CompleteService(absl::string_view name, absl::string_view listen,
 
 constexpr char kAnyPort[] = "127.0.0.1:0";
 
-// "dir/SmolLM2-135M.Q4_1.gguf" -> "SmolLM2-135M.Q4_1"; "models/tiny/" -> "tiny".
-std::string NameOfModel(absl::string_view path) {
-  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
-  path.remove_prefix(path.rfind('/') + 1);
-  for (absl::string_view extension : {".gguf", ".safetensors"}) {
-    if (path.size() > extension.size() &&
-        path.substr(path.size() - extension.size()) == extension) {
-      path.remove_suffix(extension.size());
-    }
-  }
-  return std::string(path);
-}
-
 std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
 // Pages take the way that the service's certificates and addresses suggest.
@@ -262,6 +250,18 @@ absl::Status CheckTransport(const v1::TransportConfig& transport) {
 }  // namespace
 
 absl::Span<const FieldRule> AllRules() { return kRules; }
+
+std::string NameOfModel(absl::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  path.remove_prefix(path.rfind('/') + 1);
+  for (absl::string_view extension : {".gguf", ".safetensors"}) {
+    if (path.size() > extension.size() &&
+        path.substr(path.size() - extension.size()) == extension) {
+      path.remove_suffix(extension.size());
+    }
+  }
+  return std::string(path);
+}
 
 absl::StatusOr<v1::WorkerConfig> LoadWorkerConfig(const Sources& sources, absl::string_view role) {
   v1::WorkerConfig config;

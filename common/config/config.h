@@ -18,6 +18,10 @@ struct Sources {
   std::vector<std::string> overrides;  // "path.to.field=value"
 };
 
+// The name that clients use when model.served_name is not set: "dir/SmolLM2-135M.Q4_1.gguf" ->
+// "SmolLM2-135M.Q4_1"; "models/tiny/" -> "tiny".
+std::string NameOfModel(absl::string_view path);
+
 // Errors of all three: NOT_FOUND for a missing file; INVALID_ARGUMENT naming the setting, its value
 // and what is allowed. `role` ("prefill" or "decode") is the worker's binary; it gives the default
 // of the field of that name.

@@ -14,6 +14,9 @@
 
 namespace sluice::cli {
 
+// How long a service may take to end after SIGTERM.
+inline constexpr absl::Duration kStopGrace = absl::Seconds(40);
+
 // What a service writes into its ready file.
 struct ReadyInfo {
   pid_t pid = 0;

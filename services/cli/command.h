@@ -35,14 +35,15 @@ void AddPerplexityCommand(CLI::App& app, Command* run);     // perplexity
 void AddPlanCommand(CLI::App& app, Command* run);           // plan
 void AddQuantizeCommand(CLI::App& app, Command* run);       // quantize
 void AddCertsCommand(CLI::App& app, Command* run);          // certs
-void AddUpCommands(CLI::App& app, Command* run);            // up, down
+void AddUpCommand(CLI::App& app, Command* run);             // up
+void AddDownCommand(CLI::App& app, Command* run);           // down
 
 // `flag` for a model: a path, "toy", or the name of a model that ships with the program
 // (model_name.h).
 CLI::Option* AddModelOption(CLI::App& command, std::string* model, const std::string& description,
                             const std::string& flag = "--model");
 
-// --model, --kv, --kv-centre, --kernels, --threads.
+// --model, --kv, --kv-centre, --kernels, --exactness, --threads.
 void AddModelOptions(CLI::App& command, services::LocalModelOptions* options);
 
 // "1,2,3" to ids. Errors: INVALID_ARGUMENT naming the part that is no number.

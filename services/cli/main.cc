@@ -45,7 +45,8 @@ int Main(int argc, char** argv) {
   bench->require_subcommand(1);
   AddBenchEngineCommand(*bench, &run);
   AddBenchServeCommand(*bench, &run);
-  AddUpCommands(app, &run);
+  AddUpCommand(app, &run);
+  AddDownCommand(app, &run);
   AddCertsCommand(app, &run);
   try {
     app.parse(argc, argv);

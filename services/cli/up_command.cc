@@ -1,4 +1,4 @@
-// sluice up, sluice down: a whole cluster on loopback.
+// sluice up: a whole cluster on loopback.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -7,7 +7,6 @@
 #include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <memory>
 #include <set>
 
@@ -17,6 +16,7 @@
 #include "base/certificates/service_identity.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "config/config.h"
 #include "services/cli/child_process.h"
 #include "services/cli/command.h"
 #include "services/cli/state_folder.h"
@@ -25,12 +25,13 @@ namespace sluice::cli {
 namespace {
 
 constexpr absl::Duration kStartTimeout = absl::Seconds(120);
-constexpr absl::Duration kStopGrace = absl::Seconds(40);
 
 struct UpFlags {
   bool demo = false;
   bool detach = false;
   std::string model;
+  std::string prefill_model;  // empty: model
+  std::string decode_model;   // empty: model
   uint32_t prefill = 1;
   uint32_t decode = 1;
   uint32_t routers = 1;
@@ -160,12 +161,13 @@ class Cluster {
     std::vector<Plan> plans;
     for (uint32_t i = 0; i < flags_.prefill + flags_.decode; ++i) {
       const bool prefill = i < flags_.prefill;
-      Plan plan{
-          absl::StrCat(prefill ? "prefill-" : "decode-", prefill ? i : i - flags_.prefill),
-          prefill ? "sluice-prefill" : "sluice-decode",
-          {absl::StrCat("cache_manager=", manager_[0].grpc),
-           absl::StrCat("model.path=", flags_.model), absl::StrCat("engine.kv_format=", flags_.kv),
-           absl::StrCat("engine.kv_pool_mib=", flags_.kv_pool_mib)}};
+      Plan plan{absl::StrCat(prefill ? "prefill-" : "decode-", prefill ? i : i - flags_.prefill),
+                prefill ? "sluice-prefill" : "sluice-decode",
+                {absl::StrCat("cache_manager=", manager_[0].grpc),
+                 absl::StrCat("model.path=", prefill ? flags_.prefill_model : flags_.decode_model),
+                 absl::StrCat("model.served_name=", config::NameOfModel(flags_.model)),
+                 absl::StrCat("engine.kv_format=", flags_.kv),
+                 absl::StrCat("engine.kv_pool_mib=", flags_.kv_pool_mib)}};
       if (!flags_.transport.empty())
         plan.settings.push_back(absl::StrCat("transport.backends=[", flags_.transport, "]"));
       if (flags_.transport == "ucx-tcp") plan.settings.push_back("transport.trusted_network=true");
@@ -304,55 +306,22 @@ absl::Status Up(const UpFlags& flags) {
   return absl::OkStatus();
 }
 
-// Only of services that still run: the file may be old, and its pids those of others by now.
-void AddPids(const boost::json::value& value, std::vector<pid_t>* pids) {
-  if (value.is_int64() && value.get_int64() > 1 &&
-      value.get_int64() <= std::numeric_limits<pid_t>::max()) {
-    const auto pid = static_cast<pid_t>(value.get_int64());
-    if (IsService(pid)) pids->push_back(pid);
-  }
-  if (value.is_array()) {
-    for (const boost::json::value& entry : value.get_array()) AddPids(entry, pids);
-  }
-}
-
-absl::Status Down(const std::string& path) {
-  SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  boost::system::error_code error;
-  const boost::json::value root = boost::json::parse(text, error);
-  if (error || !root.is_object() || !root.get_object().contains("pids") ||
-      !root.at("pids").is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is not an endpoints file of sluice up"));
-  }
-  SystemClock clock;
-  bool clean = true;
-  for (const char* role : {"router", "prefill", "decode", "cache_manager"}) {
-    std::vector<pid_t> pids;
-    if (const boost::json::value* value = root.at("pids").get_object().if_contains(role))
-      AddPids(*value, &pids);
-    clean = StopProcesses(pids, clock, kStopGrace) && clean;
-  }
-  // Logs and the secret; only a folder that sluice up made.
-  if (const boost::json::value* folder = root.get_object().if_contains("folder");
-      folder != nullptr && folder->is_string()) {
-    const std::filesystem::path made(folder->get_string().c_str());
-    std::error_code ignored;
-    if (absl::StartsWith(made.filename().string(), kStateFolderPrefix))
-      std::filesystem::remove_all(made, ignored);
-  }
-  return clean ? absl::OkStatus()
-               : absl::DeadlineExceededError("a process did not stop in time and was killed");
-}
-
 }  // namespace
 
-void AddUpCommands(CLI::App& app, Command* run) {
+void AddUpCommand(CLI::App& app, Command* run) {
   auto flags = std::make_shared<UpFlags>();
   CLI::App* up =
       app.add_subcommand("up", "Start a whole cluster on loopback and wait until it is ready");
   up->add_flag("--demo", flags->demo, "Any free ports, no authentication, split always");
-  AddModelOption(*up, &flags->model, "Model folder, .gguf file, toy, or a name in deploy/models")
-      ->default_val("toy");
+  auto* model = AddModelOption(*up, &flags->model,
+                               "Model folder, .gguf file, toy, or a name in deploy/models")
+                    ->default_val("toy");
+  AddModelOption(*up, &flags->prefill_model,
+                 "Model of the prefill workers: the same in another weight format",
+                 "--prefill-model")
+      ->default_str("--model");
+  AddModelOption(*up, &flags->decode_model, "Model of the decode workers", "--decode-model")
+      ->default_str("--model");
   up->add_option("--prefill", flags->prefill, "Prefill workers")->capture_default_str();
   up->add_option("--decode", flags->decode, "Decode workers")->capture_default_str();
   up->add_option("--routers", flags->routers, "Routers")->capture_default_str();
@@ -377,16 +346,15 @@ void AddUpCommands(CLI::App& app, Command* run) {
       ->capture_default_str();
   up->add_flag("--detach", flags->detach, "Leave the cluster running; stop it with sluice down");
   up->add_option("--endpoints", flags->endpoints, "File that gets addresses and pids as JSON");
-  up->callback([flags, run, split] {
+  up->callback([flags, run, split, model] {
     if (flags->demo && split->count() == 0) flags->split = "always";
+    // `model` names what clients see, whatever the roles run.
+    if (model->count() == 0 && !flags->prefill_model.empty()) flags->model = flags->prefill_model;
+    if (model->count() == 0 && !flags->decode_model.empty()) flags->model = flags->decode_model;
+    if (flags->prefill_model.empty()) flags->prefill_model = flags->model;
+    if (flags->decode_model.empty()) flags->decode_model = flags->model;
     *run = [flags] { return Up(*flags); };
   });
-
-  auto endpoints = std::make_shared<std::string>();
-  CLI::App* down =
-      app.add_subcommand("down", "Drain and stop a cluster that sluice up --detach started");
-  down->add_option("--endpoints", *endpoints, "The file that sluice up wrote")->required();
-  down->callback([endpoints, run] { *run = [endpoints] { return Down(*endpoints); }; });
 }
 
 }  // namespace sluice::cli
