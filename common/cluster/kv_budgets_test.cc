@@ -137,10 +137,12 @@ class RandomCluster {
         Deliver();
         break;
       case 1:
+      case 2:
         Report(w);
         break;
-      case 2:
+      case 3:
         if (random_.Below(50) == 0) Restart(w);
+        if (random_.Below(10) == 0) home_ = w;
         break;
       default:
         Use(w, Tenant(static_cast<int>(random_.Below(kTenants))));
@@ -171,8 +173,9 @@ class RandomCluster {
   void Use(int w, const TenantId& tenant) {
     Process& process = processes_[w];
     uint64_t& held = process.held[tenant];
-    if (random_.Below(3) == 0) {
-      held -= random_.Below(held + 1);
+    // Requests come where the tenants are at home just now, so limits have to follow.
+    if (random_.Below(10) < (w == home_ ? 1 : 4)) {
+      held -= random_.Below(held / 4 + 1);
       return;
     }
     uint64_t room = kCapacity;
@@ -204,7 +207,7 @@ class RandomCluster {
       }
     }
     for (auto& [w, process] : processes_) {
-      while (!process.late.empty() && random_.Below(3) > 0) {
+      while (!process.late.empty() && random_.Below(2) > 0) {
         process.budgets.clear();
         process.version = process.late.front().version;
         for (const KvBudget& budget : process.late.front().budgets)
@@ -241,6 +244,7 @@ class RandomCluster {
   KvBudgets ledger_;
   absl::flat_hash_map<TenantId, KvQuota> quotas_;
   std::map<int, Process> processes_;
+  int home_ = 0;
 };
 
 TEST(KvBudgetsTest, ObedientWorkersNeverHoldMoreThanTheCapWhateverTheOrder) {
