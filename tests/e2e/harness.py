@@ -66,8 +66,8 @@ class Cluster:
 class Client:
     """The public gRPC API, found by server reflection alone: a second implementation of gRPC, without our .proto files."""
 
-    def __init__(self, url):
-        self.channel = grpc.insecure_channel(url.removeprefix("grpc://"))
+    def __init__(self, url, options=()):
+        self.channel = grpc.insecure_channel(url.removeprefix("grpc://"), options=options)
         self.pool = descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(self.channel))
         self.service = self.pool.FindServiceByName("sluice.v1.Inference")
 

@@ -1,0 +1,138 @@
+"""Processes that die: R1-R3, R24."""
+import time
+
+import checker
+import cluster as clusters
+from harness import wait_until
+from scenario import resume_gaps, scenario, wait_all
+
+STREAM_S = 120
+
+
+def milliseconds(seconds):
+    return round(seconds * 1000)
+
+
+def gap_figures(run, report, events, what="kill"):
+    gaps = resume_gaps(report, events, what)
+    run.figures["moved"] = len(gaps)
+    for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
+        run.figures[f"gap_{name}_ms"] = milliseconds(checker.percentile(gaps, share))
+    return gaps
+
+
+def wait_for_tokens(streams, count):
+    """Until one of the streams has so many tokens, or all have ended."""
+    wait_until(lambda: any(s.tokens >= count for s in streams) or all(s.finished.is_set() for s in streams),
+               f"{count} tokens of a stream", STREAM_S)
+
+
+def kill_again_and_again(run, cluster, victims, times, moment, uncached_every=1):
+    """In each of `times` rounds a wave of streams is sent, a victim is killed at the moment that `moment(streams)` waits for, all
+    streams end, and the victim is started again."""
+    clients, specs = run.clients(cluster.routers[0]), run.streams()
+    run.reference(clients, specs)
+    cluster.wait_healed()
+    for i in range(times):
+        # A salt makes the prompts new: the same answers, but nobody has them cached.
+        salt = f"salt-{i}" if i % uncached_every == uncached_every - 1 else ""
+        streams = run.wave(clients, specs, f"round-{i}", STREAM_S, salt)
+        moment(streams)
+        victim = victims[i % len(victims)]
+        run.fault("kill", service=victim.name)
+        victim.kill()
+        wait_all(streams)
+        cluster.restart_dead()
+        cluster.wait_in_rotation()
+    cluster.wait_healed()
+    clients.close()
+    run.figures["kills"] = times
+
+
+@scenario("R1", "kill -9 of a decode worker while streams run, at random positions; two workers, restarted after each",
+          ">= 99.9 % of streams finish, all byte-equal; resume gap p99 <= 2 s")
+def decode_killed(run):
+    kill_decode(run, run.times(3, 200), "spread")
+
+
+@scenario("R1 shm", "as R1, all services on one host, pages over shared memory", "as R1")
+def decode_killed_on_one_host(run):
+    kill_decode(run, run.times(3, 50), "one-host")
+
+
+def kill_decode(run, times, topology):
+    with run.cluster(decode=2, topology=topology) as cluster:
+        def moment(streams):
+            wait_for_tokens(streams, run.random_position())
+        # In most rounds prefill holds the prompts.
+        kill_again_and_again(run, cluster, cluster.decodes, times, moment, uncached_every=run.times(3, 20))
+    report, events = run.judge(finished_share=0.999)
+    gaps = gap_figures(run, report, events)
+    assert gaps, "no stream was moved"
+    assert checker.percentile(gaps, 0.99) <= run.times(20, 2), run.figures
+
+
+@scenario("R1 no spare", "kill -9 of the only decode worker while streams run, not restarted",
+          "a typed error <= 1 s, nothing that looks finished")
+def only_decode_killed(run):
+    with run.cluster(decode=1) as cluster:
+        clients, specs = run.clients(cluster.routers[0]), run.streams()
+        run.reference(clients, specs)
+        streams = run.wave(clients, specs, "alone", STREAM_S)
+        wait_for_tokens(streams, 5)
+        killed = run.fault("kill", service="decode-0")
+        cluster.decodes[0].kill()
+        wait_all(streams)
+        clients.close()
+    report, _ = run.judge(finished_share=0.0)
+    late = [r.ends[0]["t"] - killed for r in report.streams.values() if r.ends[0]["kind"] == "error"]
+    assert late, "no stream was hit"
+    run.figures["error_after_ms_max"] = milliseconds(max(late))
+    assert max(late) <= 1, run.figures
+
+
+@scenario("R2", "kill -9 of a prefill worker before, during and after its pages move; two workers, restarted after each",
+          ">= 99.9 % of streams finish, all byte-equal; decode-side pages back <= 5 s", quick=True)
+def prefill_killed(run):
+    with run.cluster(prefill=2, decode=1) as cluster:
+        first = []
+
+        def moment(streams):
+            begin = time.monotonic()
+            if not first:  # of the first round on: how long prompts take here
+                streams[-1].first.wait(STREAM_S)
+                first.append(time.monotonic() - begin)
+                return
+            end = begin + run.random.random() * first[0] * 1.2
+            wait_until(lambda: time.monotonic() >= end, "the moment to kill")
+        kill_again_and_again(run, cluster, cluster.prefills, run.times(3, 100), moment)
+    report, events = run.judge(finished_share=0.999)
+    gap_figures(run, report, events)
+
+
+@scenario("R3", "kill -9 of one of two routers while it streams; not restarted until all is over",
+          "new requests by the other <= 1 s; orphans cancelled, their pages free <= 5 s")
+def router_killed(run):
+    with run.cluster(routers=2) as cluster:
+        clients, other, specs = run.clients(cluster.routers[0]), run.clients(cluster.routers[1]), run.streams()
+        run.reference(clients, specs)
+        freed, answered = [], []
+        for i in range(run.times(2, 20)):
+            streams = run.wave(clients, specs, f"round-{i}", salt=f"salt-{i}")
+            wait_for_tokens(streams, run.random_position())
+            killed = run.fault("kill", service="router-0")
+            cluster.routers[0].kill()
+            late = run.wave(other, specs[:1], f"late-{i}", salt=f"salt-{i}")[0]
+            late.first.wait(STREAM_S)
+            answered.append(run.history.now() - killed)
+            wait_all([*streams, late])
+            wait_until(lambda: not any(s.sum("sluice_kv_pages", f'state="{x}"') for s in cluster.workers
+                                       for x in clusters.BUSY_PAGES), "pages of orphans are free")
+            freed.append(run.history.now() - killed)
+            cluster.restart_dead()
+            cluster.wait_healed()
+        clients.close()
+        other.close()
+    run.judge(untyped_codes=("UNAVAILABLE",), finished_share=0.0)
+    run.figures.update(first_token_elsewhere_ms_max=milliseconds(max(answered)), pages_free_ms_max=milliseconds(max(freed)))
+    assert max(freed) <= 5 and max(answered) <= run.times(10, 1), run.figures

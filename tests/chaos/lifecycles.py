@@ -1,0 +1,186 @@
+"""Starts, ends, and crowds: R11, R12, R18, R23, and everything killed in turn."""
+import threading
+import time
+
+import checker
+import load
+from crashes import milliseconds, wait_for_tokens
+from harness import wait_until
+from scenario import scenario, wait_all
+
+STREAM_S = 300
+
+
+@scenario("R18", "SIGTERM of each service while streams run, started again afterwards; two of each but the cache-manager",
+          "not ready <= 1 s and alive until the end; streams finish or move, none fails; exit code 0", quick=True)
+def drain(run):
+    with run.cluster(prefill=2, decode=2, extra=[("prefill", "service.drain_s=5"), ("decode", "service.drain_s=5")]) as cluster:
+        clients, specs = run.clients(cluster.routers[0]), run.long_streams()
+        run.reference(clients, specs)
+        not_ready, took = [], []
+        for i in range(run.times(1, 5)):
+            for victim in (cluster.decodes[i % 2], cluster.prefills[i % 2], cluster.manager, cluster.routers[0]):
+                name = f"{victim.name}-{i}"
+                streams = run.wave(clients, specs, name, STREAM_S, salt=name)
+                wait_for_tokens(streams, run.random_position())
+                begin = run.fault("term", service=victim.name)
+                victim.process.terminate()
+                wait_until(lambda: victim.http_status("/ready") != 200, f"{victim.name} says that it is not ready")
+                not_ready.append(run.history.now() - begin)
+                while victim.running():
+                    live = victim.http_status("/live")
+                    assert live == 200 or not victim.running() or live == 0, f"{victim.name} drains and says it is dead: {live}"
+                    wait_until(lambda until=time.monotonic() + 0.1: time.monotonic() > until, "a moment")
+                took.append(run.history.now() - begin)
+                assert victim.process.returncode == 0, f"{victim.name} ended with {victim.process.returncode}"
+                wait_all(streams)
+                cluster.restart_dead()
+                cluster.wait_healed()
+        run.figures.update(drains=len(took), not_ready_ms_max=milliseconds(max(not_ready)), ended_s_max=round(max(took), 1))
+        clients.close()
+    run.judge(finished_share=1.0)
+    assert max(not_ready) <= run.times(10, 1), run.figures
+
+
+@scenario("rolling", "everything killed with -9 in turn, again and again, under constant load; each started again at once",
+          ">= 99.9 % of streams finish unless their router died; all byte-equal")
+def rolling_kill(run):
+    rounds = run.times(1, 10)
+    with run.cluster(prefill=2, decode=2, routers=1) as cluster:
+        clients, specs = run.clients(cluster.routers[0]), run.streams()
+        run.reference(clients, specs)
+        for i in range(rounds):
+            for victim in [*cluster.decodes, *cluster.prefills, cluster.manager]:
+                streams = run.wave(clients, specs, f"{victim.name}-{i}", STREAM_S, salt=f"{victim.name}{i}")
+                wait_for_tokens(streams, run.random_position())
+                run.fault("kill", service=victim.name)
+                victim.kill()
+                cluster.restart_dead()
+                wait_all(streams)
+                cluster.wait_in_rotation()
+        cluster.wait_healed()
+        run.figures["kills"] = 5 * rounds
+        clients.close()
+    run.judge(finished_share=0.999)
+
+
+@scenario("R23", "services started in random orders with pauses; the cache-manager, or all workers, 10 s late",
+          "ready by itself; until then the router says why not")
+def start_orders(run):
+    with run.cluster() as cluster:
+        clients, specs = run.clients(cluster.routers[0]), run.specs(2, 100, 100)
+        run.reference(clients, specs)
+        late = []
+        for i in range(run.times(2, 10)):
+            order = list(cluster.services)
+            run.random.shuffle(order)
+            for service in cluster.services:
+                service.kill()
+            for n, service in enumerate(order):
+                # The last one comes long after the others.
+                until = time.monotonic() + (run.times(2, 10) if n == len(order) - 1 else run.random.random())
+                wait_until(lambda until=until: time.monotonic() > until, "the next start", 60)
+                router_up = cluster.routers[0].running() and cluster.routers[0].http_status("/ready") != 0
+                if router_up:
+                    assert cluster.routers[0].http_status("/ready") == 503, "a router without workers says that it is ready"
+                service.start(wait=False)
+            begin = time.monotonic()
+            for service in order:
+                service.wait_started()
+            cluster.wait_healed()
+            late.append(time.monotonic() - begin)
+            wait_all(run.wave(clients, specs, f"round-{i}"))
+        run.figures.update(orders=run.times(2, 10), in_rotation_s_max=round(max(late), 1))
+        clients.close()
+    run.judge(finished_share=1.0)
+
+
+def ask_until_answered(run, clients, spec, name, tries, used):
+    """As a client library does: again after the time that the refusal names, or a second."""
+    for n in range(tries):
+        stream = load.Stream(run.history, clients, f"{name}-try-{n}", spec, STREAM_S)
+        stream.wait()
+        if stream.succeeded:
+            break
+        wait_until(lambda until=time.monotonic() + 1 + run.random.random(): time.monotonic() > until, "the retry")
+    used.append(n + 1)
+
+
+@scenario("R12", "all workers killed at once while 1,000 clients wait; started again; clients that were refused ask again",
+          "all answered; no second collapse: <= 1.2 attempts of the router a request; steady <= 30 s after the restart")
+def herd(run):
+    count = run.times(100, 1000)
+    with run.cluster(prefill=2, decode=2, kv_pool_mib=256, extra=[("router", "queue_max=2000")]) as cluster:
+        router = cluster.routers[0]
+        clients = run.clients(router, channels=count // load.STREAMS_PER_CHANNEL + 1)
+        specs = run.specs(8, 50, 50)
+        run.reference(clients, specs)
+        used = []
+        threads = [threading.Thread(target=ask_until_answered, args=(run, clients, specs[i % 8], f"herd-{i}", 20, used))
+                   for i in range(count)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: used, "the first answer", 60)
+        run.fault("kill all")
+        for worker in cluster.workers:
+            worker.kill()
+        cluster.restart_dead()
+        cluster.wait_in_rotation()
+        back = run.history.now()
+        for thread in threads:
+            thread.join()
+        steady = run.history.now() - back
+        metrics = router.metrics()
+        retries = sum(v for k, v in metrics.items() if k.startswith(("sluice_retries_total", "sluice_migrations_total")))
+        run.figures.update(clients=count, steady_s=round(steady, 1), tries_of_clients=round(sum(used) / count, 2),
+                           attempts_of_router=round(1 + retries / sum(used), 2))
+        cluster.wait_healed()
+        clients.close()
+    report, _ = run.judge(finished_share=0.0)
+    assert report.ends["finished"] == count, report.ends
+    # What ran when the workers died had to be tried again; of few clients that is a larger share.
+    assert steady <= run.times(60, 30) and run.figures["attempts_of_router"] <= run.times(2, 1.2), run.figures
+
+
+@scenario("R11", "twice and ten times as many requests a second as are served, for 30 s, at a router that lets 32 wait",
+          "goodput >= 90 % of the peak; refusals typed, p99 <= 50 ms")
+def overload(run):
+    with run.cluster(decode=2, extra=[("router", "queue_max=32")]) as cluster:
+        clients = run.clients(cluster.routers[0], channels=4)
+        specs = run.specs(16, 50, 1500) if run.toy else run.specs(16, 128, 64)
+        run.reference(clients, specs)
+        served = []
+
+        def send(name, gap_s, seconds):
+            streams, begin = [], time.monotonic()
+            while time.monotonic() < begin + seconds:
+                streams.append(load.Stream(run.history, clients, f"{name}-{len(streams)}", run.random.choice(specs), STREAM_S))
+                due = begin + len(streams) * gap_s
+                wait_until(lambda: time.monotonic() >= due, "the next request", 60)
+            wait_all(streams)
+            return sum(s.succeeded for s in streams) / (time.monotonic() - begin)
+
+        def keep_busy(number, until):
+            n = 0
+            while time.monotonic() < until:
+                stream = load.Stream(run.history, clients, f"peak-{number}-{n}", run.random.choice(specs), STREAM_S)
+                stream.wait()
+                served.append(time.monotonic())
+                n += 1
+        seconds = run.times(5, 30)
+        begin = time.monotonic()
+        busy = [threading.Thread(target=keep_busy, args=(i, begin + seconds)) for i in range(16)]
+        for thread in busy:
+            thread.start()
+        for thread in busy:
+            thread.join()
+        peak = len(served) / (time.monotonic() - begin)
+        run.figures["peak_per_s"] = round(peak, 1)
+        for factor in (2, 10):
+            run.figures[f"goodput_at_{factor}x"] = round(send(f"times-{factor}", 1 / (factor * peak), seconds) / peak, 2)
+        cluster.wait_healed()
+        clients.close()
+    report, _ = run.judge(finished_share=0.0)
+    refused = [r.ends[0]["t"] - r.sent["t"] for r in report.streams.values()
+               if r.ends[0]["kind"] == "error" and r.ends[0]["reason"] == "OVERLOADED"]
+    run.figures.update(refused=len(refused), refused_after_ms_p99=milliseconds(checker.percentile(refused, 0.99)))

@@ -1,0 +1,203 @@
+"""Clients that read slowly, leave, or come in crowds; memory, descriptors, disks and clocks that run out or go wrong: R9-R16."""
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import checker
+import cluster as clusters
+import load
+from crashes import milliseconds, wait_for_tokens
+from harness import wait_until
+from network import run as run_program
+from scenario import failures, scenario, wait_all
+
+IN_FLIGHT = "sluice_requests_in_flight"
+
+
+def http_stream(service, spec, receive_bytes):
+    """A socket with the beginning of an HTTP answer, that the kernel buffers little of."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    client.settimeout(30)
+    client.connect((service.host.ip, service.ports["http"]))
+    body = json.dumps({"prompt": spec["ids"], "max_tokens": spec["max_tokens"], "stream": True, "temperature": 0,
+                       "ignore_eos": True}).encode()
+    client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: chaos\r\nContent-Type: application/json\r\nAuthorization: Bearer " +
+                   clusters.KEY.encode() + f"\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    return client
+
+
+@scenario("R9", "HTTP clients that read 10 bytes a second of long streams, beside streams that are read",
+          "each ended <= 30 s after it stalled, the router's memory grows <= 256 KiB each; the others unaffected")
+def slow_readers(run):
+    count = run.times(20, 200)
+    with run.cluster(decode=2, kv_pool_mib=256) as cluster:
+        router = cluster.routers[0]
+        clients, specs = run.clients(router), run.specs(4, 100, 1000)
+        run.reference(clients, specs)
+        wait_all(run.wave(clients, specs, "warm"))
+        before = router.metrics()["sluice_process_resident_bytes"]
+        long = {**specs[0], "max_tokens": 8000}
+        slow = [http_stream(router, long, 2048) for _ in range(count)]
+        begin = time.monotonic()
+        for client in slow:
+            head = client.recv(15)
+            assert head == b"HTTP/1.1 200 OK", head
+        peak = ended = 0
+        others = run.wave(clients, specs, "others")
+        while time.monotonic() < begin + run.times(60, 90):
+            for client in slow:
+                try:
+                    client.recv(10, socket.MSG_DONTWAIT)
+                except OSError:
+                    pass
+            metrics = router.metrics()
+            peak = max(peak, metrics["sluice_process_resident_bytes"])
+            if metrics[IN_FLIGHT] == 0:
+                ended = time.monotonic() - begin
+                break
+            wait_until(lambda until=time.monotonic() + 1: time.monotonic() > until, "a second")
+        wait_all(others)
+        for client in slow:
+            client.close()
+        cluster.wait_healed()
+        run.figures.update(slow=count, all_ended_s=round(ended, 1), memory_kib_each=round((peak - before) / count / 1024))
+        clients.close()
+    run.judge(finished_share=1.0)
+    assert 0 < ended, "slow streams have not ended"
+    # Before it stalls, a stream fills what kernels buffer.
+    assert run.figures["memory_kib_each"] <= 256 + run.times(1000, 256), run.figures
+
+
+@scenario("R10", "1,000 streams at once of which 90 % are cancelled at random tokens, and connections opened and reset",
+          "pages exact; the others byte-equal; compute stops at once", quick=True)
+def cancellation_storm(run):
+    count, resets = run.times(100, 1000), run.times(200, 10000)
+    with run.cluster(decode=2, kv_pool_mib=256, extra=[("router", "queue_wait_s=300"), ("router", "queue_max=2000")]) as cluster:
+        router = cluster.routers[0]
+        clients = run.clients(router, channels=count // load.STREAMS_PER_CHANNEL + 1)
+        specs = run.specs(8, 100, 200)
+        run.reference(clients, specs)
+        opener = threading.Thread(target=open_and_reset, args=(router, resets))
+        opener.start()
+        streams = []
+        for i in range(count):
+            leaves = run.random.random() < 0.9
+            streams.append(load.Stream(run.history, clients, f"storm-{i}", run.random.choice(specs), 400, salt=f"s{i % 50}",
+                                       cancel_after=run.random.randrange(0, 150) if leaves else None))
+        wait_all(streams)
+        opener.join()
+        over = run.history.now()
+        cluster.wait_healed()
+        run.figures.update(requests=count, resets=resets, pages_back_ms=milliseconds(run.history.now() - over))
+        clients.close()
+    run.judge(finished_share=1.0)
+
+
+def open_and_reset(service, times):
+    """Connections that say nothing, or half a word, and end with a reset."""
+    linger = b"\1\0\0\0\0\0\0\0"
+    for i in range(times):
+        try:
+            with socket.create_connection((service.host.ip, service.ports["http" if i % 2 else "grpc"]), 5) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                if i % 3:
+                    client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" if i % 3 == 1 else b"POST /v1/comp")
+        except OSError:
+            pass
+
+
+@scenario("R13", "address space of a decode worker limited to 102 % of what it uses, under load; restarted if it dies",
+          "all streams finish, by the worker that has memory if need be")
+def memory_limit(run):
+    with run.cluster(decode=2) as cluster:
+        clients, specs = run.clients(cluster.routers[0]), run.streams()
+        run.reference(clients, specs)
+        died = 0
+        for i in range(run.times(1, 10)):
+            victim = cluster.decodes[i % 2]
+            used = virtual_bytes(victim)
+            resource.prlimit(victim.process.pid, resource.RLIMIT_AS, (int(used * 1.02), resource.RLIM_INFINITY))
+            run.fault("memory", service=victim.name)
+            wait_all(run.wave(clients, specs, f"round-{i}", salt=f"salt-{i}"))
+            died += not victim.running()
+            if victim.running():
+                resource.prlimit(victim.process.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            cluster.restart_dead()
+            cluster.wait_healed()
+        run.figures.update(limited=run.times(1, 10), died=died)
+        clients.close()
+    run.judge(finished_share=1.0)
+
+
+def virtual_bytes(service):
+    with open(f"/proc/{service.process.pid}/statm") as file:
+        return int(file.read().split()[0]) * os.sysconf("SC_PAGESIZE")
+
+
+@scenario("R14", "a router, then each worker with 8 descriptors to spare while 200 connections come; then they go",
+          "nothing crashes; served again when descriptors are free", quick=True)
+def descriptors(run):
+    with run.cluster(decode=1) as cluster:
+        router = cluster.routers[0]
+        clients, specs = run.clients(router), run.specs(4, 100, 500)
+        run.reference(clients, specs)
+        for i, service in enumerate([router, *cluster.workers, cluster.manager]):
+            streams = run.wave(clients, specs, f"{service.name}-before", salt=f"a{i}")
+            wait_for_tokens(streams, 5)
+            limit = int(service.metrics()["sluice_process_open_fds"]) + 8
+            resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (limit, 20000))
+            run.fault("descriptors", service=service.name)
+            held = []
+            for n in range(200):
+                for port in ("grpc", "http") if service.role == "router" else ("grpc",):
+                    client = socket.socket()
+                    client.setblocking(False)
+                    client.connect_ex((service.host.ip, service.ports[port]))
+                    held.append(client)
+            wait_all(streams)  # what had its descriptors goes on
+            resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (20000, 20000))
+            for client in held:
+                client.close()
+            assert service.running(), f"{service.name} died"
+            cluster.wait_healed()
+            wait_all(run.wave(clients, specs, f"{service.name}-after", salt=f"b{i}"))
+        run.figures["services"] = len(cluster.services)
+        clients.close()
+    run.judge(finished_share=1.0)
+
+
+@scenario("R15", "the disk that all services log to is full, under load", "serving goes on", quick=True)
+def full_disk(run):
+    disk = os.path.join(run.folder, "disk")
+    os.makedirs(disk, exist_ok=True)
+    run_program("mount", "-t", "tmpfs", "-o", "size=8m", "none", disk)
+    try:
+        with clusters.Cluster(disk, run.model, decode=2) as cluster:
+            clients, specs = run.clients(cluster.routers[0]), run.streams()
+            run.reference(clients, specs)
+            ballast = os.open(os.path.join(disk, "ballast"), os.O_CREAT | os.O_WRONLY)
+            try:
+                while True:
+                    os.write(ballast, bytes(4096))
+            except OSError:
+                os.close(ballast)  # full
+            run.fault("full")
+            streams = run.wave(clients, specs, "full")
+            wait_for_tokens(streams, 5)
+            cluster.decodes[0].kill()  # gives the others something to log about
+            wait_all(streams)
+            free = os.statvfs(disk).f_bavail
+            os.truncate(os.path.join(disk, "ballast"), 0)
+            cluster.restart_dead()
+            cluster.wait_healed()
+            run.figures["free_blocks_while_full"] = free
+            clients.close()
+    finally:
+        run_program("umount", "-l", disk)
+    run.judge(finished_share=1.0)
