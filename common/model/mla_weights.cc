@@ -39,16 +39,27 @@ void PackRows(const std::vector<kernels::WeightRow>& rows, uint8_t* out,
   matrix->data = out;
 }
 
+// As many rows of kv_b as the matrix has, as they are coded.
+void PackRowsFrom(const TensorView& kv_b, int64_t first, uint8_t* out,
+                  kernels::PackedMatrix* matrix) {
+  std::vector<kernels::WeightRow> rows;
+  for (int64_t i = 0; i < matrix->n; ++i) rows.push_back(kv_b.Row(first + i));
+  PackRows(rows, out, matrix);
+}
+
 }  // namespace
 
 void DescribeHeads(kernels::IsaPath path, const ModelConfig& config, WeightFormat format,
-                   MlaWeights* mla) {
+                   bool naive, MlaWeights* mla) {
   const MlaConfig& shape = *config.mla;
   const auto heads = static_cast<size_t>(config.heads);
   mla->k_up.assign(heads, kernels::DescribePacked(path, PlainFormat(format), shape.kv_lora_rank,
                                                   shape.qk_nope_head_dim));
   mla->v_up.assign(heads,
                    kernels::DescribePacked(path, format, shape.v_head_dim, shape.kv_lora_rank));
+  if (!naive) return;
+  mla->key_rows.assign(
+      heads, kernels::DescribePacked(path, format, shape.qk_nope_head_dim, shape.kv_lora_rank));
 }
 
 void PackKeyUp(const TensorView& kv_b, const MlaConfig& mla, int64_t head, uint8_t* out,
@@ -73,12 +84,15 @@ void PackKeyUp(const TensorView& kv_b, const MlaConfig& mla, int64_t head, uint8
   PackRows(rows, out, matrix);
 }
 
+void PackKeyRows(const TensorView& kv_b, const MlaConfig& mla, int64_t head, uint8_t* out,
+                 kernels::PackedMatrix* matrix) {
+  PackRowsFrom(kv_b, head * (mla.qk_nope_head_dim + mla.v_head_dim), out, matrix);
+}
+
 void PackValueUp(const TensorView& kv_b, const MlaConfig& mla, int64_t head, uint8_t* out,
                  kernels::PackedMatrix* matrix) {
-  const int64_t first = head * (mla.qk_nope_head_dim + mla.v_head_dim) + mla.qk_nope_head_dim;
-  std::vector<kernels::WeightRow> rows;
-  for (int64_t i = 0; i < matrix->n; ++i) rows.push_back(kv_b.Row(first + i));
-  PackRows(rows, out, matrix);
+  PackRowsFrom(kv_b, head * (mla.qk_nope_head_dim + mla.v_head_dim) + mla.qk_nope_head_dim, out,
+               matrix);
 }
 
 }  // namespace sluice::model

@@ -14,13 +14,15 @@
 
 namespace sluice::model {
 
-// Shapes of k_up and v_up of every head.
+// Shapes of k_up, v_up and, if `naive`, key_rows of every head.
 void DescribeHeads(kernels::IsaPath path, const ModelConfig& config, kernels::WeightFormat format,
-                   MlaWeights* mla);
+                   bool naive, MlaWeights* mla);
 
 // Packs one head's matrix, described before, to `out`. Threads: heads may be packed at once.
 void PackKeyUp(const TensorView& kv_b, const MlaConfig& mla, int64_t head, uint8_t* out,
                kernels::PackedMatrix* matrix);
+void PackKeyRows(const TensorView& kv_b, const MlaConfig& mla, int64_t head, uint8_t* out,
+                 kernels::PackedMatrix* matrix);
 void PackValueUp(const TensorView& kv_b, const MlaConfig& mla, int64_t head, uint8_t* out,
                  kernels::PackedMatrix* matrix);
 

@@ -8,7 +8,7 @@ namespace sluice::model {
 
 struct NumericsInputs {
   Id128 model_digest;          // ModelFiles::Digest: config, weight formats, weights
-  absl::string_view isa_path;  // IsaPathName
+  absl::string_view isa_path;  // IsaPathName and what else is said of the arithmetic
   Id128 layout_hash;           // kv::PageLayout::hash
   Id128 probe_logits;          // hash of the logits of a fixed probe, run at start
 };

@@ -44,8 +44,8 @@ int64_t MatrixGroup::bytes() const {
 // Plans all matrices, reserves one arena for them and packs. Lives for one Load.
 class WeightLoader {
  public:
-  WeightLoader(const ModelFiles& files, kernels::IsaPath path, LoadedWeights* out)
-      : files_(files), config_(files.config()), path_(path), out_(out) {}
+  WeightLoader(const ModelFiles& files, kernels::IsaPath path, bool naive_mla, LoadedWeights* out)
+      : files_(files), config_(files.config()), path_(path), naive_mla_(naive_mla), out_(out) {}
 
   absl::Status Load(device::ThreadPool& pool) {
     out_->layers_.resize(static_cast<size_t>(config_.layers));
@@ -63,7 +63,7 @@ class WeightLoader {
       total += RoundUp(static_cast<uint64_t>(job.matrix->bytes()));
     }
     for (const HeadJob& job : head_jobs_) {
-      for (const auto* matrices : {&job.mla->k_up, &job.mla->v_up}) {
+      for (const auto* matrices : {&job.mla->k_up, &job.mla->v_up, &job.mla->key_rows}) {
         for (const kernels::PackedMatrix& matrix : *matrices) {
           total += RoundUp(static_cast<uint64_t>(matrix.bytes()));
         }
@@ -116,7 +116,7 @@ class WeightLoader {
       SLUICE_RETURN_IF_ERROR(PlanGroup({TensorRole::kQB}, i, &mla->q));
     }
     SLUICE_ASSIGN_OR_RETURN(TensorView kv_b, files_.Find(TensorRole::kKvB, i));
-    DescribeHeads(path_, config_, kv_b.format, mla);
+    DescribeHeads(path_, config_, kv_b.format, naive_mla_, mla);
     if (config_.has_indexer(i)) SLUICE_RETURN_IF_ERROR(PlanIndexer(i, &mla->indexer.emplace()));
     head_jobs_.push_back({mla, std::move(kv_b)});
     return PlanGroup({TensorRole::kO}, i, &mla->o);
@@ -220,7 +220,7 @@ class WeightLoader {
 
   absl::Status PackHeads(const HeadJob& job, device::ThreadPool& pool) {
     std::vector<uint8_t*> memory;
-    for (auto* matrices : {&job.mla->k_up, &job.mla->v_up}) {
+    for (auto* matrices : {&job.mla->k_up, &job.mla->v_up, &job.mla->key_rows}) {
       for (kernels::PackedMatrix& matrix : *matrices) {
         SLUICE_ASSIGN_OR_RETURN(const auto bytes,
                                 out_->arena_.Allocate(static_cast<size_t>(matrix.bytes())));
@@ -233,6 +233,8 @@ class WeightLoader {
         const auto h = static_cast<size_t>(head);
         PackKeyUp(job.kv_b, *config_.mla, head, memory[h], &job.mla->k_up[h]);
         PackValueUp(job.kv_b, *config_.mla, head, memory[heads + h], &job.mla->v_up[h]);
+        if (!naive_mla_) continue;
+        PackKeyRows(job.kv_b, *config_.mla, head, memory[2 * heads + h], &job.mla->key_rows[h]);
       }
     });
     return absl::OkStatus();
@@ -250,6 +252,7 @@ class WeightLoader {
   const ModelFiles& files_;
   const ModelConfig& config_;
   const kernels::IsaPath path_;
+  const bool naive_mla_;
   LoadedWeights* const out_;
   std::vector<PackJob> jobs_;
   std::vector<HeadJob> head_jobs_;
@@ -257,9 +260,10 @@ class WeightLoader {
 
 absl::StatusOr<std::unique_ptr<LoadedWeights>> LoadedWeights::Load(const ModelFiles& files,
                                                                    kernels::IsaPath path,
-                                                                   device::ThreadPool& pool) {
+                                                                   device::ThreadPool& pool,
+                                                                   bool naive_mla) {
   auto weights = std::unique_ptr<LoadedWeights>(new LoadedWeights);
-  SLUICE_RETURN_IF_ERROR(WeightLoader(files, path, weights.get()).Load(pool));
+  SLUICE_RETURN_IF_ERROR(WeightLoader(files, path, naive_mla, weights.get()).Load(pool));
   return weights;
 }
 

@@ -61,7 +61,9 @@ struct MlaWeights {
   std::vector<kernels::PackedMatrix> k_up;  // of each head: [kv_lora_rank], from its nope part
   std::optional<IndexerWeights> indexer;    // of layers that compute one
   std::vector<kernels::PackedMatrix> v_up;  // of each head: [v_head_dim], from kv_lora_rank
-  MatrixGroup o;                            // [hidden]
+  // For the naive form, if asked for: of each head [qk_nope_head_dim], from kv_lora_rank.
+  std::vector<kernels::PackedMatrix> key_rows;
+  MatrixGroup o;  // [hidden]
 };
 
 // down(silu(gate x) * up x).
@@ -98,9 +100,11 @@ class LoadedWeights {
  public:
   // Packs all weights for `path`, in parallel on `pool`. Takes about the tensors' bytes of memory.
   // RESOURCE_EXHAUSTED when memory is short. Cost: about 2 ns an element divided by the workers.
+  // `naive_mla`: with MlaWeights::key_rows.
   static absl::StatusOr<std::unique_ptr<LoadedWeights>> Load(const ModelFiles& files,
                                                              kernels::IsaPath path,
-                                                             device::ThreadPool& pool);
+                                                             device::ThreadPool& pool,
+                                                             bool naive_mla = false);
 
   absl::Span<const LayerWeights> layers() const { return layers_; }
   absl::Span<const float> final_norm() const { return final_norm_; }

@@ -111,7 +111,7 @@ void AttendBlock(const PathKernels& kernels, const MlaLayerView& layer, const Ml
   const int64_t partial_floats = PartialFloats(layer.latent);
   ScaleQueries(layer, run, block, run.scale * kernels.q_scale, scratch.q);
   TileArgs args = ArgsOf(layer, run, scratch);
-  const int tiles = MlaTiles(AttendedOf(run, block.row_end - 1) - 1);
+  const int tiles = MlaTiles(AttendedOf(run, block.row_end - 1));
   if (run.picks != nullptr) args.picks = run.picks + block.row_begin * run.pick_stride;
   for (int tile = 0; tile < tiles; ++tile) {
     const int first = PrepareTile(run, block, tile, scratch.ends, &args);
@@ -156,7 +156,7 @@ void MlaAttention(IsaPath path, const MlaLayerView& layer, const MlaRun& run, in
   }
 }
 
-int MlaTiles(int64_t position) { return static_cast<int>(position / kTile) + 1; }
+int MlaTiles(int64_t attended) { return static_cast<int>((attended + kTile - 1) / kTile); }
 
 size_t MlaPartialFloats(const MlaLayerView& layer) {
   return static_cast<size_t>(PartialFloats(layer.latent));
@@ -173,6 +173,7 @@ void MlaPartials(IsaPath path, const MlaLayerView& layer, const MlaRun& run, int
     const Block block = {row, row + 1, head, std::min(head + kBlockVectors, head_end)};
     ScaleQueries(layer, run, block, run.scale * kernels.q_scale, parts.q);
     TileArgs args = ArgsOf(layer, run, parts);
+    if (run.picks != nullptr) args.picks = run.picks + row * run.pick_stride;
     args.q = parts.q;
     for (int tile = tile_begin; tile < tile_end; ++tile) {
       PrepareTile(run, block, tile, parts.ends, &args);
@@ -186,7 +187,7 @@ void MlaPartials(IsaPath path, const MlaLayerView& layer, const MlaRun& run, int
 void MlaMerge(IsaPath path, const MlaLayerView& layer, const MlaRun& run, int row, int head_begin,
               int head_end, const float* partials) {
   const PathKernels& kernels = KernelsOf(path);
-  const int tiles = MlaTiles(run.first_position + row);
+  const int tiles = MlaTiles(AttendedOf(run, row));
   const int64_t stride = PartialFloats(layer.latent);
   const int64_t tile_floats = (head_end - head_begin) * stride;
   float state[kPartialHead + kMaxMlaLatent];
@@ -205,28 +206,55 @@ size_t MlaIndexScratchBytes(const MlaLayerView& layer, int heads) {
   return static_cast<size_t>(IndexScratchFloats(layer.index, heads)) * sizeof(float);
 }
 
-int MlaPick(IsaPath path, const MlaLayerView& layer, const MlaIndexQuery& query,
-            const std::byte* const* pages, int64_t positions, float* scores, int32_t* order,
-            int32_t* picks, std::byte* scratch) {
-  SLUICE_CHECK(layer.index > 0 && layer.index % 16 == 0 && query.topk > 0)
-      << "index " << layer.index << ", topk " << query.topk;
-  if (positions <= query.topk) {
+namespace {
+
+// The positions with the largest scores first, in no order, equal ones as torch.topk leaves them on
+// a CPU: it selects with the standard library, by score alone, so what becomes of equals follows
+// from where the algorithm puts its pivots.
+void SelectAsTorch(const float* scores, int topk, int64_t length, int32_t* order) {
+  const auto larger = [&](int32_t a, int32_t b) { return scores[a] > scores[b]; };
+  if (int64_t{topk} * 64 <= length) {
+    std::partial_sort(order, order + topk, order + length, larger);
+  } else {
+    std::nth_element(order, order + topk - 1, order + length, larger);
+  }
+}
+
+}  // namespace
+
+void MlaIndexScores(IsaPath path, const MlaLayerView& layer, const MlaIndexQuery& query,
+                    const std::byte* const* pages, int64_t begin, int64_t end, float* scores,
+                    std::byte* scratch) {
+  SLUICE_CHECK(layer.index > 0 && layer.index % 16 == 0) << "index " << layer.index;
+  KernelsOf(path).index({&layer, pages, query.q, query.weights, query.heads, begin, end, scores,
+                         reinterpret_cast<float*>(scratch)});
+}
+
+int MlaPick(const MlaPickOptions& options, int64_t positions, float* scores, int32_t* order,
+            int32_t* picks) {
+  const int topk = options.topk;
+  SLUICE_CHECK(topk > 0) << "topk " << topk;
+  if (positions <= topk) {
     for (int64_t i = 0; i < positions; ++i) picks[i] = static_cast<int32_t>(i);
     return static_cast<int>(positions);
   }
-  KernelsOf(path).index({&layer, pages, query.q, query.weights, query.heads, positions, scores,
-                         reinterpret_cast<float*>(scratch)});
-  for (int64_t i = 0; i < positions; ++i) {
+  const int64_t length = std::max(positions, options.torch_length);
+  std::fill(scores + positions, scores + length, -std::numeric_limits<float>::infinity());
+  for (int64_t i = 0; i < length; ++i) {
     order[i] = static_cast<int32_t>(i);
     if (std::isnan(scores[i])) scores[i] = -std::numeric_limits<float>::infinity();
   }
-  // A strict order of all positions, so the set does not depend on the algorithm.
-  std::nth_element(order, order + query.topk, order + positions, [&](int32_t a, int32_t b) {
-    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
-  });
-  std::copy_n(order, query.topk, picks);
-  std::sort(picks, picks + query.topk);
-  return query.topk;
+  if (options.torch_length > 0) {
+    SelectAsTorch(scores, topk, length, order);
+  } else {
+    // A strict order of all positions, so the set does not depend on the algorithm.
+    std::nth_element(order, order + topk, order + length, [&](int32_t a, int32_t b) {
+      return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+    });
+  }
+  std::copy_n(order, topk, picks);
+  std::sort(picks, picks + topk);
+  return topk;
 }
 
 }  // namespace sluice::kernels

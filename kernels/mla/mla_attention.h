@@ -48,28 +48,40 @@ size_t MlaScratchBytes(const MlaLayerView& layer);
 void MlaAttention(IsaPath path, const MlaLayerView& layer, const MlaRun& run, int row_begin,
                   int row_end, int head_begin, int head_end, std::byte* scratch);
 
-// Which positions a row attends: the `topk` of [0, positions) with the largest score sum_h
-// weights[h] * max(q[h] . key, 0) over the layer's index keys, the earlier one on ties; a NaN is
-// smaller than all. Writes them to `picks`, ascending, and returns how many. All of them when there
-// are no more than `topk`. Within a path the picks depend only on q, weights, the sequence's pages
-// and `positions`. `scores` and `order`: room for `positions` values each. Cost: 2 * heads * index
-// flops a position.
+// What the positions of a sequence score for one row: score = sum_h weights[h] * max(q[h] . key, 0)
+// over the layer's index keys.
 struct MlaIndexQuery {
   const float* q = nullptr;        // [heads][index]
   const float* weights = nullptr;  // [heads]
   int heads = 0;
-  int topk = 0;
 };
 size_t MlaIndexScratchBytes(const MlaLayerView& layer, int heads);
-int MlaPick(IsaPath path, const MlaLayerView& layer, const MlaIndexQuery& query,
-            const std::byte* const* pages, int64_t positions, float* scores, int32_t* order,
-            int32_t* picks, std::byte* scratch);
+// Writes scores[begin] to scores[end - 1]. Within a path a score depends only on q, weights and the
+// key. Threads: ranges may be scored at once, each with its own `scratch`. Cost: 2 * heads * index
+// flops a position.
+void MlaIndexScores(IsaPath path, const MlaLayerView& layer, const MlaIndexQuery& query,
+                    const std::byte* const* pages, int64_t begin, int64_t end, float* scores,
+                    std::byte* scratch);
 
-// The same as MlaAttention, of all positions, for one row cut into pieces: tiles [tile_begin,
-// tile_end) of heads [head_begin, head_end), written as one partial of MlaPartialFloats() per tile
-// and head to `partials` [tile][head]; then MlaMerge over all MlaTiles() of the row, in order,
-// writes `out`. The bits are those of MlaAttention().
-int MlaTiles(int64_t position);
+// Which positions a row attends: the `topk` of [0, positions) with the largest scores, the earlier
+// one on ties; a NaN is smaller than all. Writes them to `picks`, ascending, and returns how many.
+// All of them, without a look at the scores, when there are no more than `topk`. Changes `scores`.
+// `scores` and `order`: room for `positions` values each, for `torch_length` if that is larger.
+struct MlaPickOptions {
+  int topk = 0;
+  // For comparisons with Hugging Face: among equal scores those that torch.topk leaves in front on
+  // a CPU, given this many scores of which the ones from `positions` on are -infinity (its causal
+  // mask). Rows of one prompt then share the length of the prompt. 0: the earlier ones.
+  int64_t torch_length = 0;
+};
+int MlaPick(const MlaPickOptions& options, int64_t positions, float* scores, int32_t* order,
+            int32_t* picks);
+
+// The same as MlaAttention for one row cut into pieces: tiles [tile_begin, tile_end) of heads
+// [head_begin, head_end), written as one partial of MlaPartialFloats() per tile and head to
+// `partials` [tile][head]; then MlaMerge over all MlaTiles() of the row, in order, writes `out`.
+// The bits are those of MlaAttention(). `attended`: how many positions the row attends.
+int MlaTiles(int64_t attended);
 size_t MlaPartialFloats(const MlaLayerView& layer);
 void MlaPartials(IsaPath path, const MlaLayerView& layer, const MlaRun& run, int row,
                  int head_begin, int head_end, int tile_begin, int tile_end, float* partials,

@@ -268,9 +268,8 @@ void FastIndex(const IndexArgs& args) {
   const MlaLayerView& layer = *args.layer;
   float* const keys = args.scratch;
   float* const products = keys + int64_t{kBlock} * layer.index;  // [heads][kTile]
-  for (int64_t first = 0; first < args.positions; first += kBlock) {
-    const int count =
-        args.positions - first < kBlock ? static_cast<int>(args.positions - first) : kBlock;
+  for (int64_t first = args.begin; first < args.end; first += kBlock) {
+    const int count = args.end - first < kBlock ? static_cast<int>(args.end - first) : kBlock;
     for (int t = 0; t < count; ++t) {
       const int64_t position = first + t;
       ExpandIndexKey<Simd>(layer, args.pages[position / layer.page_tokens],

@@ -36,15 +36,16 @@ static inline int64_t PositionOf(const TileArgs& args, int t) {
   return args.picks != nullptr ? args.picks[args.first + t] : args.first + t;
 }
 
-// Scores of the index keys of positions [0, positions) for one query.
+// Scores of the index keys of positions [begin, end) for one query.
 struct IndexArgs {
   const MlaLayerView* layer;
   const std::byte* const* pages;
   const float* q;        // [heads][index]
   const float* weights;  // [heads]
   int heads;
-  int64_t positions;
-  float* scores;   // [positions]
+  int64_t begin;
+  int64_t end;
+  float* scores;   // of position 0 first
   float* scratch;  // IndexScratchFloats(), 64-byte aligned
 };
 

@@ -52,7 +52,7 @@ void Tile(const TileArgs& args) {
 void Index(const IndexArgs& args) {
   const MlaLayerView& layer = *args.layer;
   float* const key = args.scratch;
-  for (int64_t p = 0; p < args.positions; ++p) {
+  for (int64_t p = args.begin; p < args.end; ++p) {
     LoadMlaIndex(layer, args.pages[p / layer.page_tokens], static_cast<int>(p % layer.page_tokens),
                  key);
     float score = 0;

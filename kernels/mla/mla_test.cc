@@ -65,14 +65,19 @@ class Sequence {
     return out;
   }
   // Every row attends its picks: picks [tokens][tokens].
+  MlaRun PickRun(const std::vector<int32_t>& picks, const std::vector<int32_t>& counts,
+                 std::vector<float>* out) const {
+    MlaRun run = Run(0, out);
+    run.picks = picks.data();
+    run.pick_counts = counts.data();
+    run.pick_stride = tokens_;
+    return run;
+  }
   std::vector<float> AttendPicks(IsaPath path, const std::vector<int32_t>& picks,
                                  const std::vector<int32_t>& counts) const {
     std::vector<float> out(out_floats(), NAN);
     std::vector<std::byte> scratch(MlaScratchBytes(layer()));
-    MlaRun run = Run(0, &out);
-    run.picks = picks.data();
-    run.pick_counts = counts.data();
-    run.pick_stride = tokens_;
+    const MlaRun run = PickRun(picks, counts, &out);
     MlaAttention(path, layer(), run, 0, tokens_, 0, heads_, scratch.data());
     return out;
   }
@@ -82,20 +87,23 @@ class Sequence {
   // Row `row` tile by tile, in two ranges of heads.
   std::vector<float> AttendByTiles(IsaPath path, int row) const {
     std::vector<float> out(out_floats(), NAN);
+    AttendByTiles(path, Run(0, &out), row, row + 1);
+    return out;
+  }
+  void AttendByTiles(IsaPath path, const MlaRun& run, int row, int attended) const {
     std::vector<std::byte> scratch(MlaScratchBytes(layer()));
-    const int tiles = MlaTiles(row);
+    const int tiles = MlaTiles(attended);
     const int cut = heads_ / 3;
     for (const auto& [begin, end] : {std::pair(0, cut), std::pair(cut, heads_)}) {
       const size_t tile_floats = static_cast<size_t>(end - begin) * MlaPartialFloats(layer());
       std::vector<float> partials(tile_floats * static_cast<size_t>(tiles));
       // Last tile first: partials do not depend on one another.
       for (int tile = tiles - 1; tile >= 0; --tile) {
-        MlaPartials(path, layer(), Run(0, &out), row, begin, end, tile, tile + 1,
+        MlaPartials(path, layer(), run, row, begin, end, tile, tile + 1,
                     partials.data() + tile_floats * static_cast<size_t>(tile), scratch.data());
       }
-      MlaMerge(path, layer(), Run(0, &out), row, begin, end, partials.data());
+      MlaMerge(path, layer(), run, row, begin, end, partials.data());
     }
-    return out;
   }
 
   // Textbook attention in double precision over what the pages hold.
@@ -253,8 +261,12 @@ TEST(MlaPickTest, PicksTheBestScoresAndTheEarlierOfEqualOnes) {
     for (IsaPath path : AvailableIsaPaths()) {
       StoreMlaIndex(path, layout.layer, pages.table(), 0, keys.data(), kIndex, 0, kPositions);
       const auto pick = [&](int topk, int64_t positions) {
-        return MlaPick(path, layout.layer, {q.data(), weights, kHeads, topk}, pages.const_table(),
-                       positions, scores.data(), order.data(), picks.data(), scratch.data());
+        for (const auto& [begin, end] : {std::pair<int64_t, int64_t>(37, positions), {0, 37}}) {
+          if (begin >= end) continue;
+          MlaIndexScores(path, layout.layer, {q.data(), weights, kHeads}, pages.const_table(),
+                         begin, std::min(end, positions), scores.data(), scratch.data());
+        }
+        return MlaPick({topk}, positions, scores.data(), order.data(), picks.data());
       };
       ASSERT_EQ(pick(1, kPositions), 1);
       EXPECT_EQ(picks[0], 40);
@@ -298,6 +310,10 @@ TEST(MlaPickTest, AttentionFollowsThePicks) {
     const std::vector<float> whole = sequence.AttendAll(path);
     const std::vector<float> named = sequence.AttendPicks(path, all, counts);
     EXPECT_TRUE(SameBits(named.data(), whole.data(), whole.size()));
+    // In pieces too.
+    std::vector<float> out_of_tiles(whole.size());
+    sequence.AttendByTiles(path, sequence.PickRun(all, counts, &out_of_tiles), 299, 300);
+    EXPECT_TRUE(SameBits(out_of_tiles.data() + 299 * 7 * 64, whole.data() + 299 * 7 * 64, 7 * 64));
     // One pick: its latent is the output of every head.
     std::vector<int32_t> one(300 * 300);
     for (int row = 0; row < 300; ++row) one[static_cast<size_t>(row * 300)] = row / 2;

@@ -33,6 +33,11 @@ void AddModelOptions(CLI::App& command, services::LocalModelOptions* options) {
                      "File of sluice calibrate, or none; default: the one beside the model");
   command.add_option("--kernels", options->kernels, "auto, reference, avx2 or avx512")
       ->capture_default_str();
+  command
+      .add_option("--exactness", options->exactness,
+                  "strict, or fast: prompts of models with latent attention in fewer operations, "
+                  "with bits that depend on how they are cut")
+      ->capture_default_str();
   command.add_option("--threads", options->threads, "Compute threads; 0: every usable core")
       ->capture_default_str();
 }

@@ -16,13 +16,16 @@ struct LogitsFlags {
   services::LocalModelOptions model;
   std::string tokens;
   std::string out;
+  std::string index_ties = "torch";
 };
 
 absl::Status Logits(const LogitsFlags& flags) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<request::TokenId> tokens, ParseTokenList(flags.tokens));
   if (tokens.empty()) return absl::InvalidArgumentError("--tokens is empty");
-  SLUICE_ASSIGN_OR_RETURN(
-      auto session, LocalSession::Create(flags.model, tokens.size(), engine::EngineOptions()));
+  services::LocalModelOptions options = flags.model;
+  if (flags.index_ties == "torch") options.torch_length = static_cast<int64_t>(tokens.size());
+  SLUICE_ASSIGN_OR_RETURN(auto session,
+                          LocalSession::Create(options, tokens.size(), engine::EngineOptions()));
   SLUICE_ASSIGN_OR_RETURN(TeacherForcing run, TeacherForcing::Create(*session, tokens));
   const size_t width = static_cast<size_t>(session->info().vocabulary);
   std::vector<float> logits;
@@ -49,6 +52,13 @@ void AddLogitsCommand(CLI::App& app, Command* run) {
   AddModelOptions(*command, &flags->model);
   command->add_option("--tokens", flags->tokens, "Ids, comma-separated")->required();
   command->add_option("--out", flags->out, "File to write: \"logits\" float32 [T, V]")->required();
+  command
+      ->add_option(
+          "--index-ties", flags->index_ties,
+          "Positions of equal index score (GLM-5): as torch orders them in a prompt of this "
+          "length, or the earlier first, as everything else here does")
+      ->check(CLI::IsMember({"torch", "earlier"}))
+      ->capture_default_str();
   command->footer(
       "Example:\n"
       "  sluice logits --model model.gguf --tokens 1,2,3 --kv f32 --kernels reference --out "

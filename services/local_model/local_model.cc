@@ -40,6 +40,10 @@ absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options) {
         absl::StrCat("kernels is '", options.kernels, "'; use auto, reference, avx2 or avx512"));
   }
   model.path = *path;
+  if (options.exactness != "strict" && options.exactness != "fast") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("exactness is '", options.exactness, "'; use strict or fast"));
+  }
   std::optional<kernels::KvFormat> format;
   if (options.kv_format != "auto") {
     SLUICE_ASSIGN_OR_RETURN(format, kv::ParseKvFormat(options.kv_format));
@@ -60,6 +64,8 @@ absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options) {
   runner.path = *path;
   runner.kv_format = format;
   runner.page_tokens = options.page_tokens;
+  runner.torch_length = options.torch_length;
+  if (options.exactness == "fast") runner.exactness = engine::Exactness::kFast;
   const kv::KvKind kind = files->config().mla ? kv::KvKind::kLatent : kv::KvKind::kHeads;
   if (kernels::IsCentred(format.value_or(kv::DefaultKvFormat(kind)))) {
     SLUICE_ASSIGN_OR_RETURN(runner.centre, LoadCentre(options, files->config()));

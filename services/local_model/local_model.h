@@ -21,8 +21,12 @@ struct LocalModelOptions {
   // What centred formats subtract: a file of `sluice calibrate`, which must be there; "none"; or
   // empty: the file beside the model, none when there is none.
   std::string kv_centre;
-  uint32_t threads = 0;      // 0: every usable core
-  uint32_t page_tokens = 0;  // 0: 32, with latent attention 64
+  std::string exactness = "strict";  // strict or fast
+  uint32_t threads = 0;              // 0: every usable core
+  uint32_t page_tokens = 0;          // 0: 32, with latent attention 64
+  // For comparisons with Hugging Face only: equal index scores are ordered as torch.topk orders
+  // them in a prompt of this many tokens. 0: the earlier position first.
+  int64_t torch_length = 0;
 };
 
 // The pool outlives the runner by the order of members.

@@ -61,7 +61,9 @@ size_t AttentionGqa::scratch_bytes() const {
 
 absl::Status AttentionGqa::BeginPass() {
   const kernels::KvLayerView view = layout_.LayerView(0);
-  tasks_.Build(context_.plan, view.kv_heads, view.sink_rows, context_.pool.workers());
+  tasks_.Build(
+      context_.plan,
+      {.kv_heads = view.kv_heads, .sink_rows = view.sink_rows, .workers = context_.pool.workers()});
   const size_t floats =
       tasks_.partials() * kernels::AttentionPartialFloats(view, context_.config.heads);
   if (floats > 0) {

@@ -69,6 +69,7 @@ AttentionMla::AttentionMla(PassContext& context, absl::Span<const model::LayerWe
       cache_width_(mla_.kv_lora_rank + mla_.qk_rope_head_dim) {
   const model::ModelConfig& config = context.config;
   if (config.dsa) indexer_ = std::make_unique<Indexer>(context, layers, layout);
+  if (context.fast) naive_ = std::make_unique<MlaNaive>(context, layers);
   for (int layer = 0; layer < config.layers; ++layer) {
     const model::MlaWeights& mla = weights(layer);
     context.input.Declare(InputKinds(layer), config.hidden);
@@ -101,18 +102,36 @@ ActivationKinds AttentionMla::InputKinds(int layer) const {
 }
 
 size_t AttentionMla::scratch_bytes() const {
-  const size_t attention = kernels::MlaScratchBytes(layout_.MlaView(0));
-  return indexer_ == nullptr ? attention : std::max(attention, indexer_->scratch_bytes());
+  size_t bytes = kernels::MlaScratchBytes(layout_.MlaView(0));
+  if (indexer_ != nullptr) bytes = std::max(bytes, indexer_->scratch_bytes());
+  if (naive_ != nullptr) bytes = std::max(bytes, naive_->scratch_bytes());
+  return bytes;
 }
 
 absl::Status AttentionMla::BeginPass() {
   const int groups = (context_.config.heads + kTaskHeads - 1) / kTaskHeads;
-  bool cut = true;  // rows with picks of their own are not cut into tiles of positions
+  AttentionTasks::Options tasks = {.kv_heads = groups, .workers = context_.pool.workers()};
+  bool picks = false;
   if (indexer_ != nullptr) {
     SLUICE_RETURN_IF_ERROR(indexer_->BeginPass());
-    cut = !indexer_->picks();
+    picks = indexer_->picks();
+    tasks.attended_max = context_.config.dsa->topk;
   }
-  tasks_.Build(context_.plan, groups, 0, cut ? context_.pool.workers() : 1);
+  // Rows with picks of their own share no keys that the naive form could make.
+  if (naive_ != nullptr) {
+    SLUICE_RETURN_IF_ERROR(naive_->BeginPass(!picks));
+    tasks.left_out = &naive_->takes();
+  }
+  absorbed_rows_.clear();
+  for (size_t run = 0; run < context_.plan.runs().size(); ++run) {
+    const BatchRun& at = context_.plan.runs()[run];
+    if (IsNaive(static_cast<int>(run))) continue;
+    if (absorbed_rows_.empty() || absorbed_rows_.back().second != at.first_row) {
+      absorbed_rows_.emplace_back(at.first_row, at.first_row);
+    }
+    absorbed_rows_.back().second += at.rows;
+  }
+  tasks_.Build(context_.plan, tasks);
   const size_t floats =
       tasks_.partials() * kTaskHeads * kernels::MlaPartialFloats(layout_.MlaView(0));
   if (floats > 0) {
@@ -145,6 +164,7 @@ void AttentionMla::Forward(int layer, absl::FunctionRef<void()> stored) {
   const ActivationKinds kinds = KindsOf(mla.v_up);
   const int64_t latent = mla_.kv_lora_rank;
   context_.ForEachRow([&](int64_t row, int) {
+    if (IsNaive(context_.plan.rows()[static_cast<size_t>(row)].run)) return;
     for (int64_t head = 0; head < heads_; ++head) {
       latents_.Prepare(context_.path, kinds, attended_ + (row * heads_ + head) * latent, latent,
                        head * rows + row);
@@ -153,6 +173,7 @@ void AttentionMla::Forward(int layer, absl::FunctionRef<void()> stored) {
   const int64_t width = heads_ * mla_.v_head_dim;
   MultiplyHeads(
       mla.v_up, latents_, [&](int64_t head) { return values_ + head * mla_.v_head_dim; }, width);
+  AttendNaive(mla, view);
   context_.ForEachRow([&](int64_t row, int) {
     context_.inner.Prepare(context_.path, KindsOf(mla.o), values_ + row * width, width, row);
   });
@@ -188,6 +209,7 @@ void AttentionMla::FinishQueryRow(const model::MlaWeights& mla, int64_t row) {
   float* q = mla_.q_lora_rank > 0 ? q_ + row * config.q_width() : down_ + row * down_width_;
   kernels::ApplyRope(context_.path, kernels::RopeOrder::kHalfSplit, cosines_ + row * pairs,
                      sines_ + row * pairs, pairs, heads_, config.head_dim, q + nope);
+  if (IsNaive(context_.plan.rows()[static_cast<size_t>(row)].run)) return;
   float* absorbed = absorbed_ + row * heads_ * cache_width_;
   for (int64_t head = 0; head < heads_; ++head, q += config.head_dim, absorbed += cache_width_) {
     nope_.Prepare(context_.path, kinds, q, nope, head * context_.rows() + row);
@@ -201,20 +223,35 @@ void AttentionMla::MultiplyHeads(absl::Span<const kernels::PackedMatrix> matrice
   const kernels::PackedMatrix& first = matrices.front();
   const int64_t panels = first.panels();
   const int64_t rows = context_.rows();
-  context_.pool.ParallelFor(
-      panels * heads_,
-      [&](int64_t begin, int64_t end, int) {
-        while (begin < end) {
-          const int64_t head = begin / panels;
-          const int64_t stop = std::min(end, (head + 1) * panels);
-          const kernels::PackedMatrix& matrix = matrices[static_cast<size_t>(head)];
-          kernels::Forward(matrix, prepared.Row(matrix.activations, matrix.k, head * rows), rows,
-                           begin - head * panels, stop - head * panels, out(head), stride);
-          begin = stop;
-        }
-      },
-      kChunkNanoseconds / PanelNanoseconds(first, rows) + 1);
+  for (const auto& [row, row_end] : absorbed_rows_) {
+    const int64_t count = row_end - row;
+    context_.pool.ParallelFor(
+        panels * heads_,
+        [&, row = row](int64_t begin, int64_t end, int) {
+          while (begin < end) {
+            const int64_t head = begin / panels;
+            const int64_t stop = std::min(end, (head + 1) * panels);
+            const kernels::PackedMatrix& matrix = matrices[static_cast<size_t>(head)];
+            kernels::Forward(matrix, prepared.Row(matrix.activations, matrix.k, head * rows + row),
+                             count, begin - head * panels, stop - head * panels,
+                             out(head) + row * stride, stride);
+            begin = stop;
+          }
+        },
+        kChunkNanoseconds / PanelNanoseconds(first, count) + 1);
+  }
   context_.weight_bytes_read += static_cast<uint64_t>(first.bytes() * heads_);
+}
+
+void AttentionMla::AttendNaive(const model::MlaWeights& mla, const kernels::MlaLayerView& view) {
+  const int64_t q_stride = mla_.q_lora_rank > 0 ? context_.config.q_width() : down_width_;
+  const float* const q = mla_.q_lora_rank > 0 ? q_ : down_;
+  for (size_t i = 0; i < context_.plan.runs().size(); ++i) {
+    if (!IsNaive(static_cast<int>(i))) continue;
+    const BatchRun& run = context_.plan.runs()[i];
+    naive_->Attend(mla, view, run, q + run.first_row * q_stride, q_stride,
+                   values_ + run.first_row * heads_ * mla_.v_head_dim);
+  }
 }
 
 kernels::MlaRun AttentionMla::RunOf(int index) const {

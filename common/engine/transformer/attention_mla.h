@@ -3,12 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "engine/transformer/attention_tasks.h"
 #include "engine/transformer/indexer.h"
+#include "engine/transformer/mla_naive.h"
 #include "engine/transformer/pass_context.h"
 #include "engine/transformer/units.h"
 #include "kernels/mla/mla_attention.h"
@@ -39,8 +41,14 @@ class AttentionMla final : public AttentionUnit {
   // Rotation; the nope parts become the input of k_up.
   void FinishQueryRow(const model::MlaWeights& mla, int64_t row);
   // out(head) = rows of `prepared` for that head x matrices[head]; `out` gives where row 0 goes.
+  // Rows of runs that the naive form takes are left out.
   void MultiplyHeads(absl::Span<const kernels::PackedMatrix> matrices, const PreparedRows& prepared,
                      absl::FunctionRef<float*(int64_t head)> out, int64_t stride);
+  // The naive form for the runs that it takes, into values_.
+  void AttendNaive(const model::MlaWeights& mla, const kernels::MlaLayerView& view);
+  bool IsNaive(int run) const {
+    return naive_ != nullptr && naive_->takes()[static_cast<size_t>(run)];
+  }
   void Attend(const kernels::MlaLayerView& view);
   kernels::MlaRun RunOf(int index) const;
   // One past the heads of a group.
@@ -57,6 +65,9 @@ class AttentionMla final : public AttentionUnit {
   const int64_t down_width_;          // of q_lora_rank (or q) | latent | rope
   const int64_t cache_width_;         // latent + rope
   std::unique_ptr<Indexer> indexer_;  // null: every position is attended
+  std::unique_ptr<MlaNaive> naive_;   // null unless Exactness::kFast
+  // Rows [first, second) that the absorbed form computes, in order.
+  std::vector<std::pair<int64_t, int64_t>> absorbed_rows_;
   AttentionTasks tasks_;
   GrowingBuffer partials_memory_;
   float* partials_ = nullptr;  // attention of rows cut into pieces

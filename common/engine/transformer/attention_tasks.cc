@@ -14,20 +14,23 @@ int DivideUp(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-void AttentionTasks::Build(const BatchPlan& plan, int kv_heads, int sink_rows, int workers) {
+void AttentionTasks::Build(const BatchPlan& plan, const Options& options) {
   tasks_.clear();
   merges_.clear();
   partials_ = 0;
   int whole_tasks = 0;
   for (const BatchRun& run : plan.runs()) {
-    whole_tasks += DivideUp(run.rows, kRowBlock) * kv_heads;
+    whole_tasks += DivideUp(run.rows, kRowBlock) * options.kv_heads;
   }
-  const int pieces = DivideUp(kTasksPerWorker * workers, std::max(whole_tasks, 1));
+  const int pieces = DivideUp(kTasksPerWorker * options.workers, std::max(whole_tasks, 1));
   for (size_t run = 0; run < plan.runs().size(); ++run) {
+    if (options.left_out != nullptr && (*options.left_out)[run]) continue;
     const BatchRun& at = plan.runs()[run];
-    const int64_t slot = kernels::SlotOfPosition(at.first_position, sink_rows);
-    AddTasks(static_cast<int>(run), at, kv_heads,
-             static_cast<int>(slot / kernels::kAttentionTile) + 1, workers > 1 ? pieces : 1);
+    const int64_t slots = std::min(
+        kernels::SlotOfPosition(at.first_position, options.sink_rows) + 1, options.attended_max);
+    AddTasks(static_cast<int>(run), at, options.kv_heads,
+             static_cast<int>((slots - 1) / kernels::kAttentionTile) + 1,
+             options.workers > 1 ? pieces : 1);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -36,7 +37,14 @@ class AttentionTasks {
   // Cuts the rows of each run into blocks, per KV head, and, when there are fewer tasks than
   // `workers` can share, long single rows into ranges of KV tiles (kAttentionTile slots); how they
   // are cut changes no result.
-  void Build(const BatchPlan& plan, int kv_heads, int sink_rows, int workers);
+  struct Options {
+    int kv_heads = 0;
+    int sink_rows = 0;
+    int workers = 0;
+    int64_t attended_max = std::numeric_limits<int64_t>::max();  // slots that a row attends
+    const std::vector<bool>* left_out = nullptr;  // runs that get no task; null: none
+  };
+  void Build(const BatchPlan& plan, const Options& options);
 
   absl::Span<const AttentionTask> tasks() const { return tasks_; }
   absl::Span<const MergeTask> merges() const { return merges_; }

@@ -12,6 +12,8 @@ namespace sluice::engine {
 namespace {
 
 constexpr double kLayerNormEpsilon = 1e-6;
+// Positions that a worker scores at a time when a row is shared out: a few microseconds.
+constexpr int64_t kScoreBlock = 256;
 
 // x = (x - mean) / sqrt(variance + epsilon) * weight + bias, in place. The sums are double, so
 // their order decides nothing that float32 shows.
@@ -76,7 +78,8 @@ absl::Status Indexer::BeginPass() {
   for (const BatchRow& row : context_.plan.rows()) {
     positions_ = std::max(positions_, row.position + 1);
   }
-  const size_t bytes = static_cast<size_t>(positions_) * (sizeof(float) + sizeof(int32_t));
+  length_ = std::max(positions_, context_.torch_length);
+  const size_t bytes = static_cast<size_t>(length_) * (sizeof(float) + sizeof(int32_t));
   for (size_t worker = 0; worker < memory_.size(); ++worker) {
     SLUICE_ASSIGN_OR_RETURN(scores_[worker], memory_[worker].Reserve(bytes));
   }
@@ -110,26 +113,56 @@ void Indexer::Pick(int layer, const float* cosines, const float* sines) {
   const kernels::MlaLayerView view = layout_.MlaView(static_cast<uint32_t>(layer));
   const int64_t width = int64_t{dsa_.heads} * dsa_.head_dim;
   context_.Multiply(indexer->q, context_.inner, context_.rows(), q_, width);
-  context_.pool.ParallelFor(context_.rows(), [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t row = begin; row < end; ++row) {
-      kernels::ApplyRope(context_.path, kernels::RopeOrder::kHalfSplit, cosines + row * pairs_,
-                         sines + row * pairs_, pairs_, dsa_.heads, dsa_.head_dim, q_ + row * width);
-      PickRow(view, row, worker);
-    }
+  context_.ForEachRow([&](int64_t row, int) {
+    kernels::ApplyRope(context_.path, kernels::RopeOrder::kHalfSplit, cosines + row * pairs_,
+                       sines + row * pairs_, pairs_, dsa_.heads, dsa_.head_dim, q_ + row * width);
   });
+  if (context_.rows() >= 2 * context_.pool.workers()) {
+    context_.pool.ParallelFor(context_.rows(), [&](int64_t begin, int64_t end, int worker) {
+      for (int64_t row = begin; row < end; ++row) {
+        ScoreRow(view, row, 0, PositionsOf(row), ScoresOf(worker), worker);
+        PickRow(row, ScoresOf(worker));
+      }
+    });
+    return;
+  }
+  // Few rows: the positions of each are shared out.
+  for (int64_t row = 0; row < context_.rows(); ++row) {
+    if (PositionsOf(row) > dsa_.topk) {
+      const int64_t blocks = (PositionsOf(row) + kScoreBlock - 1) / kScoreBlock;
+      context_.pool.ParallelFor(blocks, [&](int64_t begin, int64_t end, int worker) {
+        ScoreRow(view, row, begin * kScoreBlock, std::min(end * kScoreBlock, PositionsOf(row)),
+                 ScoresOf(0), worker);
+      });
+    }
+    PickRow(row, ScoresOf(0));
+  }
 }
 
-void Indexer::PickRow(const kernels::MlaLayerView& view, int64_t row, int worker) {
+int64_t Indexer::PositionsOf(int64_t row) const {
+  return context_.plan.rows()[static_cast<size_t>(row)].position + 1;
+}
+
+float* Indexer::ScoresOf(int buffer) const {
+  return reinterpret_cast<float*>(scores_[static_cast<size_t>(buffer)]);
+}
+
+void Indexer::ScoreRow(const kernels::MlaLayerView& view, int64_t row, int64_t begin, int64_t end,
+                       float* scores, int worker) {
+  if (PositionsOf(row) <= dsa_.topk) return;
   const BatchRow& place = context_.plan.rows()[static_cast<size_t>(row)];
   const BatchRun& run = context_.plan.runs()[static_cast<size_t>(place.run)];
-  auto* const scores = reinterpret_cast<float*>(scores_[static_cast<size_t>(worker)]);
   const kernels::MlaIndexQuery query = {q_ + row * dsa_.heads * dsa_.head_dim,
-                                        key_ + row * key_width_ + dsa_.head_dim, dsa_.heads,
-                                        dsa_.topk};
-  pick_counts_[static_cast<size_t>(row)] = kernels::MlaPick(
-      context_.path, view, query, run.pages, place.position + 1, scores,
-      reinterpret_cast<int32_t*>(scores + positions_),
-      reinterpret_cast<int32_t*>(picks_) + row * dsa_.topk, context_.pool.scratch(worker).data());
+                                        key_ + row * key_width_ + dsa_.head_dim, dsa_.heads};
+  kernels::MlaIndexScores(context_.path, view, query, run.pages, begin, end, scores,
+                          context_.pool.scratch(worker).data());
+}
+
+void Indexer::PickRow(int64_t row, float* scores) {
+  pick_counts_[static_cast<size_t>(row)] =
+      kernels::MlaPick({dsa_.topk, context_.torch_length}, PositionsOf(row), scores,
+                       reinterpret_cast<int32_t*>(scores + length_),
+                       reinterpret_cast<int32_t*>(picks_) + row * dsa_.topk);
 }
 
 void Indexer::Attach(const BatchRun& run, kernels::MlaRun* out) const {

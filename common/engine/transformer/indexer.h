@@ -36,7 +36,13 @@ class Indexer {
 
  private:
   const model::IndexerWeights* weights(int layer) const;
-  void PickRow(const kernels::MlaLayerView& view, int64_t row, int worker);
+  // Positions up to the row's own.
+  int64_t PositionsOf(int64_t row) const;
+  float* ScoresOf(int buffer) const;
+  // Scores of positions [begin, end) with the scratch of `worker`; none when all are attended.
+  void ScoreRow(const kernels::MlaLayerView& view, int64_t row, int64_t begin, int64_t end,
+                float* scores, int worker);
+  void PickRow(int64_t row, float* scores);
 
   PassContext& context_;
   const absl::Span<const model::LayerWeights> layers_;
@@ -47,6 +53,7 @@ class Indexer {
   std::vector<GrowingBuffer> memory_;  // of each worker: scores and an order of positions
   std::vector<std::byte*> scores_;
   int64_t positions_ = 0;             // of the longest row of the pass
+  int64_t length_ = 0;                // of scores and order
   float* key_ = nullptr;              // [rows][index dim | index heads]
   float* q_ = nullptr;                // [rows][index heads][index dim]
   uint8_t* picks_ = nullptr;          // [rows][topk] int32

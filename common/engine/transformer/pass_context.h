@@ -33,6 +33,8 @@ struct PassContext {
   const model::ModelConfig& config;
   const kernels::IsaPath path;
   device::ThreadPool& pool;
+  int64_t torch_length = 0;  // TransformerOptions
+  bool fast = false;         // Exactness::kFast
 
   BatchPlan plan;
   Workspace workspace;

@@ -218,28 +218,64 @@ TEST(TransformerLatent, DirectQueriesAreTheSameMaths) {
   }
 }
 
-// Attention over 16 picked positions, with full and shared schedules. With the tiny indexers' 4
-// heads several positions often score exactly 0; the reference picks among equals by what its
-// partial sort leaves in front, which follows the length of the prompt, we pick the earlier ones.
-// Compared are the rows before the first such choice.
-TEST(TransformerLatent, PickedPositionsAreTheReferences) {
-  constexpr std::pair<absl::string_view, size_t> kRows[] = {{"tiny-glm-moe-dsa-fp8", 29},
-                                                            {"tiny-glm-moe-dsa-shared", 21}};
-  for (const auto& [name, rows] : kRows) {
+// Long chunks in the naive form, the last tokens one by one in the absorbed one.
+TEST(TransformerLatent, TheNaiveFormIsTheSameMaths) {
+  for (absl::string_view name : {"tiny-kimi-k2-fp8", "tiny-kimi-k2.5", "tiny-glm4-moe-lite"}) {
     const std::string folder = Golden(absl::StrCat("models/", name));
     const auto expected = formats::Safetensors::OpenFile(folder + "/expected.safetensors");
     ASSERT_TRUE(expected.ok());
     const auto want = Values<float>(*expected, "logits.3");
+    const auto prompt = Values<int32_t>(*expected, "prompt.3");
     for (IsaPath path : kernels::AvailableIsaPaths()) {
-      testing::LoadedModel model =
-          testing::Load(folder, {.path = path, .kv_format = KvFormat::kF32});
-      const auto got = testing::AllLogits(model, Values<int32_t>(*expected, "prompt.3"));
-      ASSERT_EQ(got.size(), want.size());
-      float error = 0;
-      for (size_t i = 0; i < rows * model.vocabulary(); ++i) {
-        error = std::max(error, std::abs(got[i] - want[i]));
+      SCOPED_TRACE(absl::StrCat(name, " ", kernels::IsaPathName(path)));
+      const TransformerOptions strict = {.path = path, .kv_format = KvFormat::kF32};
+      TransformerOptions fast = strict;
+      fast.exactness = Exactness::kFast;
+      testing::LoadedModel exact = testing::Load(folder, strict);
+      testing::LoadedModel naive = testing::Load(folder, fast);
+      EXPECT_NE(naive.runner->info().numerics_id, exact.runner->info().numerics_id);
+      const auto absorbed = testing::AllLogits(exact, prompt);
+      for (size_t chunk : {size_t{0}, size_t{33}}) {
+        const auto got = testing::AllLogits(naive, prompt, chunk);
+        ASSERT_EQ(got.size(), want.size());
+        float error = 0;
+        for (size_t at = 0; at < got.size(); ++at) {
+          error = std::max(error, std::abs(got[at] - want[at]));
+        }
+        EXPECT_LE(error, 2e-3f);
+        EXPECT_NE(std::memcmp(got.data(), absorbed.data(), got.size() * sizeof(float)), 0);
       }
-      EXPECT_LE(error, 2e-3f) << name << " " << kernels::IsaPathName(path);
+      // One by one nothing is left to the naive form.
+      const auto single = testing::AllLogits(naive, absl::MakeConstSpan(prompt).first(9), 1);
+      EXPECT_EQ(std::memcmp(single.data(), absorbed.data(), single.size() * sizeof(float)), 0);
+    }
+  }
+}
+
+// Attention over 16 picked positions, with full and shared schedules. With the tiny indexers' 4
+// heads several positions often score exactly 0; only with its order of equals, which follows the
+// length of the prompt, are all rows those of the reference.
+TEST(TransformerLatent, PickedPositionsAreTheReferences) {
+  for (absl::string_view name : {"tiny-glm-moe-dsa-fp8", "tiny-glm-moe-dsa-shared"}) {
+    const std::string folder = Golden(absl::StrCat("models/", name));
+    const auto expected = formats::Safetensors::OpenFile(folder + "/expected.safetensors");
+    ASSERT_TRUE(expected.ok());
+    for (IsaPath path : kernels::AvailableIsaPaths()) {
+      for (int i = 0; i < kPrompts; ++i) {
+        const auto want = Values<float>(*expected, absl::StrCat("logits.", i));
+        const auto prompt = Values<int32_t>(*expected, absl::StrCat("prompt.", i));
+        testing::LoadedModel model =
+            testing::Load(folder, {.path = path,
+                                   .kv_format = KvFormat::kF32,
+                                   .torch_length = static_cast<int64_t>(prompt.size())});
+        const auto got = testing::AllLogits(model, prompt);
+        ASSERT_EQ(got.size(), want.size());
+        float error = 0;
+        for (size_t at = 0; at < got.size(); ++at) {
+          error = std::max(error, std::abs(got[at] - want[at]));
+        }
+        EXPECT_LE(error, 2e-3f) << name << " " << kernels::IsaPathName(path) << " prompt " << i;
+      }
     }
   }
 }

@@ -29,6 +29,10 @@ kv::LayoutSpec LayoutOf(const model::ModelConfig& config, const TransformerOptio
                        options.centre);
 }
 
+bool IsNaive(const model::ModelConfig& config, const TransformerOptions& options) {
+  return config.mla.has_value() && options.exactness == Exactness::kFast;
+}
+
 absl::Status CheckCentre(const model::ModelConfig& config, const model::KvCentre& centre) {
   const uint64_t count = centre.layers * centre.kv_heads * centre.head_dim;
   const bool fits = centre.layers == static_cast<uint64_t>(config.layers) &&
@@ -53,6 +57,8 @@ TransformerRunner::TransformerRunner(const model::ModelConfig& config,
       weights_(std::move(weights)),
       centre_(options.centre),
       context_(config_, options.path, pool) {
+  context_.torch_length = options.torch_length;
+  context_.fast = IsNaive(config, options);
   info_.name = config.name;
   info_.vocabulary = config.vocabulary;
   info_.context_tokens = config.context_tokens;
@@ -103,7 +109,9 @@ absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(
   }
   SLUICE_RETURN_IF_ERROR(CheckCentre(config, options.centre));
   SLUICE_ASSIGN_OR_RETURN(kv::PageLayout layout, kv::PageLayout::Make(LayoutOf(config, options)));
-  SLUICE_ASSIGN_OR_RETURN(auto weights, model::LoadedWeights::Load(files, options.path, pool));
+  const bool naive = IsNaive(config, options);
+  SLUICE_ASSIGN_OR_RETURN(auto weights,
+                          model::LoadedWeights::Load(files, options.path, pool, naive));
   auto runner = std::unique_ptr<TransformerRunner>(
       new TransformerRunner(config, options, std::move(weights), std::move(layout), pool));
   SLUICE_RETURN_IF_ERROR(runner->CheckScratch());
@@ -111,7 +119,8 @@ absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(
   ModelInfo& info = runner->info_;
   info.model_digest = files.Digest();
   SLUICE_ASSIGN_OR_RETURN(const Id128 probe, runner->ProbeLogits());
-  info.numerics_id = model::NumericsId({info.model_digest, path_name, info.layout.hash(), probe});
+  const std::string arithmetic = absl::StrCat(path_name, naive ? ", fast" : "");
+  info.numerics_id = model::NumericsId({info.model_digest, arithmetic, info.layout.hash(), probe});
   runner->context_.weight_bytes_read = 0;
   return runner;
 }

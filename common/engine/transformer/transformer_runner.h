@@ -17,15 +17,25 @@
 
 namespace sluice::engine {
 
+// What may change the bits of a row.
+enum class Exactness {
+  kStrict,  // nothing but the row, the weights, the path and the page layout
+  kFast,    // also how a prompt is cut into chunks: long chunks of latent attention use its naive
+            // form
+};
+
 struct TransformerOptions {
   kernels::IsaPath path = kernels::IsaPath::kReference;
   // Unset: FP8 of the model's kind of attention.
   std::optional<kernels::KvFormat> kv_format = std::nullopt;
   uint32_t page_tokens = 0;  // 0: 32, with latent attention 64
+  Exactness exactness = Exactness::kStrict;
   // What centred formats subtract; of the model's shape, or empty: then they subtract nothing.
   model::KvCentre centre = {};
   // Rows that memory is reserved for at start; larger batches make it grow.
   int64_t reserved_rows = 512;
+  // For comparisons with Hugging Face only: kernels::MlaIndexQuery::torch_length.
+  int64_t torch_length = 0;
 };
 
 // Per layer: RMSNorm, attention, RMSNorm, feed-forward; the kind of the two comes from the config.
