@@ -53,7 +53,6 @@ class EngineImpl final : public Engine {
   void ApplyAdmissions(const std::vector<size_t>& indices);
   bool Admit(Sequence& sequence);
   absl::Span<const kv::BlockKey> ReusableKeys(const Sequence& sequence) const;
-  std::vector<kv::PageLease> FindPrefix(const Sequence& sequence);
   void Start(Sequence& sequence);
   void Preempt(Sequence& sequence);
   bool AllocateMissing(Sequence& sequence);

@@ -4,19 +4,12 @@
 
 #include "base/check.h"
 #include "engine/engine_impl.h"
-#include "kernels/page_tag/page_tag.h"
 
 namespace sluice::engine {
 namespace {
 
 // Prefix lookups for waiting sequences in one plan: a long prompt has a thousand blocks.
 constexpr int kLookupsPerPlan = 8;
-
-bool TagMatches(const kv::PageLease& page) {
-  const auto* data = reinterpret_cast<const std::byte*>(page.data());
-  const uint64_t generation = page.ref().generation.value();
-  return kernels::FirstTagMismatch(&data, &generation, 1) < 0;
-}
 
 }  // namespace
 
@@ -106,7 +99,7 @@ void EngineImpl::ApplyAdmissions(const std::vector<size_t>& indices) {
 
 bool EngineImpl::Admit(Sequence& sequence) {
   if (sequence.page_count() == 0) {
-    sequence.AdoptPrefix(FindPrefix(sequence));
+    sequence.AdoptPrefix(index_.Find(ReusableKeys(sequence)));
     if (!AllocateMissing(sequence)) {
       sequence.DropPages();
       return false;
@@ -139,18 +132,6 @@ void EngineImpl::Start(Sequence& sequence) {
   ReportPages(sequence, final_blocks, 0, model_.info().layers, events_);
   sequence.reported = std::max(sequence.reported, final_blocks);
   Publish(sequence, /*with_output=*/false);
-}
-
-// A page that was overwritten after it was indexed must not hurt everybody who has the same prompt.
-std::vector<kv::PageLease> EngineImpl::FindPrefix(const Sequence& sequence) {
-  std::vector<kv::PageLease> pages = index_.Find(ReusableKeys(sequence));
-  for (size_t i = 0; i < pages.size(); ++i) {
-    if (!TagMatches(pages[i])) {
-      pages.erase(pages.begin() + static_cast<std::ptrdiff_t>(i), pages.end());
-      break;
-    }
-  }
-  return pages;
 }
 
 void EngineImpl::Preempt(Sequence& sequence) {
@@ -186,7 +167,6 @@ bool EngineImpl::AllocateMissing(Sequence& sequence) {
 }
 
 void EngineImpl::Publish(Sequence& sequence, bool with_output) {
-  if (!sequence.publishes) return;
   const uint32_t full = sequence.FullBlocks();
   if (sequence.keys.empty() && !(with_output && sequence.spec().domain.has_value())) return;
   if (with_output && full > sequence.keys.size()) {
@@ -196,7 +176,6 @@ void EngineImpl::Publish(Sequence& sequence, bool with_output) {
   const auto end = std::min(full, static_cast<uint32_t>(sequence.keys.size()));
   if (sequence.published >= end) return;
   AdoptPublished(sequence, end);
-  if (!sequence.publishes) return;
   for (uint32_t block = sequence.published; block < end; ++block) {
     const kv::BlockKey parent = block == 0 ? kv::BlockKey() : sequence.keys[block - 1];
     index_.Insert(sequence.keys[block], parent, sequence.page(block), sequence.spec().tenant);
@@ -211,13 +190,8 @@ void EngineImpl::AdoptPublished(Sequence& sequence, uint32_t end) {
   const auto fresh =
       absl::MakeConstSpan(sequence.keys).subspan(sequence.published, end - sequence.published);
   if (index_.Count(fresh) == 0) return;
-  for (kv::PageLease& page : index_.Find(fresh)) {
-    if (!TagMatches(page)) {
-      sequence.publishes = false;
-      return;
-    }
+  for (kv::PageLease& page : index_.Find(fresh))
     sequence.ReplacePage(sequence.published++, std::move(page));
-  }
 }
 
 uint64_t EngineImpl::PagesAvailable() const {

@@ -64,7 +64,6 @@ class Sequence {
 
   // Fields of the engine's own book-keeping.
   std::vector<kv::BlockKey> keys;  // of leading full blocks; empty without a cache domain
-  bool publishes = true;           // false once the index holds a damaged page of one of its blocks
   uint32_t published = 0;          // blocks handed to the prefix index
   uint32_t reported = 0;           // blocks that OnPagesFinal need not report any more
   uint32_t overtaken = 0;          // see SequenceView

@@ -11,8 +11,6 @@
 namespace sluice::handoff {
 namespace {
 
-constexpr uint64_t kSampledEvery = 16;
-
 absl::string_view RopeOrderName(kv::RopeOrder order) {
   return order == kv::RopeOrder::kHalfSplit ? "half_split" : "interleaved";
 }
@@ -46,11 +44,7 @@ absl::StatusOr<kv::Shard> ShardFromProto(const v1::Shard& shard) {
 
 bool WantsDigest(DigestMode mode, uint32_t block, uint32_t layer_begin) {
   if (mode != DigestMode::kSampled) return mode == DigestMode::kFull;
-  return Mix64((static_cast<uint64_t>(block) << 32) | layer_begin) % kSampledEvery == 0;
-}
-
-uint64_t PieceDigest(absl::Span<const uint8_t> bytes) {
-  return std::max<uint64_t>(Hash64(bytes.data(), bytes.size()), 1);
+  return Mix64((static_cast<uint64_t>(block) << 32) | layer_begin) % kv::kDigestSampledEvery == 0;
 }
 
 uint64_t CommitDigest(absl::Span<const uint64_t> digests) {

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/ids.h"
+#include "kv/page_digest.h"
 #include "kv/page_layout.h"
 #include "request/sampling.h"
 #include "sluice/v1/kv.pb.h"
@@ -16,7 +17,7 @@
 namespace sluice::handoff {
 
 // Which pieces carry a digest. The taker verifies every digest it is given.
-enum class DigestMode { kOff, kSampled, kFull };
+using kv::DigestMode;
 
 // A number that one loop changes and any thread may read.
 class Counter {
@@ -52,6 +53,11 @@ struct MoveCounters {
   Counter invalid_messages;  // cannot be parsed, or contradict the grant or themselves: refused
   Counter digest_failures;
   Counter lease_expiries;
+  Counter grants_refused;    // of another incarnation or layout, served before, malformed
+  Counter peer_quarantines;  // peers whose pages had wrong digests too often
+  Counter peer_refusals;     // moves refused because of a peer's record
+  Counter pinned_since_ns;   // when the oldest pages that a taker may be reading were offered, by
+                            // the loop's clock; 0: there are none
   Counter quarantined_now;       // pages given up while a read into them may still run
   Counter quarantined_since_ns;  // when the oldest of them was given up, by the loop's clock; 0:
                                  // there are none
@@ -62,8 +68,6 @@ inline constexpr int kOfferPiecesMax = 512;
 
 // True if a piece gets a digest in this mode; `kSampled` takes one in 16, by position alone.
 bool WantsDigest(DigestMode mode, uint32_t block, uint32_t layer_begin);
-// XXH3 of a piece's bytes; never 0, which means "no digest".
-uint64_t PieceDigest(absl::Span<const uint8_t> bytes);
 // XXH3 over the digests in order of (block, layer_begin); 0 if all are 0.
 uint64_t CommitDigest(absl::Span<const uint64_t> digests);
 

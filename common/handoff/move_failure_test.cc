@@ -207,43 +207,5 @@ TEST(Move, AHolderKeepsPagesInPlaceWhenOnlyTheConnectionBroke) {
   ExpectNothingHeld(test, &move);
 }
 
-#ifdef SLUICE_FAULTS_ENABLED
-// Every fault point, failing once.
-class FaultPoints : public ::testing::TestWithParam<std::string> {};
-
-TEST_P(FaultPoints, FailTheMoveAndNothingElse) {
-  MoveTest test;
-  for (MoveNode* node : {&test.p, &test.d}) {
-    node->faults.Arm(GetParam(), [hit = false]() mutable {
-      return std::exchange(hit, true) ? absl::OkStatus() : absl::InternalError("fault");
-    });
-  }
-  Move move;
-  const absl::StatusOr<v1::Grant> grant = test.Reserve(test.Call(test.Prompt(20, 7)));
-  if (grant.ok()) {
-    move.grant = *grant;
-    move.lease = MoveTest::LeaseOf(*grant);
-    test.Attach(move.lease, &move.result);
-    if (test.Open(*grant, 20).ok()) Compute(test, 20, move);
-  }
-  test.world.RunFor(absl::Minutes(2));
-  EXPECT_EQ(test.p.faults.HitCount(GetParam()) + test.d.faults.HitCount(GetParam()) > 0, true);
-  if (GetParam() == "handoff.released") ExpectContent(test, move);
-  ExpectNothingHeld(test, &move);
-  // And the next one works.
-  Move next;
-  RunMove(test, 20, &next, 8);
-  ExpectContent(test, next, 8);
-  ExpectNothingHeld(test, &next);
-}
-
-INSTANTIATE_TEST_SUITE_P(All, FaultPoints,
-                         ::testing::Values("handoff.grant", "handoff.open", "handoff.offer_sent",
-                                           "handoff.offer_received", "handoff.fetch_started",
-                                           "handoff.fetch_done", "handoff.commit_sent",
-                                           "handoff.commit_received", "handoff.landed",
-                                           "handoff.released"));
-#endif
-
 }  // namespace
 }  // namespace sluice::handoff

@@ -56,6 +56,20 @@ inline void RunUntilReading(MoveTest& test, Move* move) {
   ASSERT_EQ(test.d.taker->fetches_outstanding(), 4u);
 }
 
+// Publishes the prompt's full blocks on the taker, as a decode worker's engine does.
+inline void HoldBlocks(MoveTest& test, const std::vector<request::TokenId>& prompt, uint32_t blocks,
+                       uint64_t seed) {
+  const kv::KeyContext context{TestId(1), TestId(2), test.d.pool->layout().hash(), ""};
+  const std::vector<kv::BlockKey> keys =
+      kv::BlockKeys(*test.Call(prompt).context.domain, context, prompt, kTestPageTokens);
+  std::vector<kv::PageLease> pages = *test.d.pool->Allocate(blocks, TestId(9), TenantId("t"));
+  for (uint32_t block = 0; block < blocks; ++block) {
+    test.Write(pages[block], seed, block);
+    test.d.index->Insert(keys[block], block == 0 ? kv::BlockKey() : keys[block - 1], pages[block],
+                         TenantId("t"));
+  }
+}
+
 inline void ExpectContent(const MoveTest& test, const Move& move, uint64_t seed = 7) {
   ASSERT_TRUE(move.result.has_value());
   ASSERT_TRUE(move.result->ok()) << move.result->status();

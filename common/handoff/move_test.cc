@@ -60,20 +60,6 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(DigestMode::kOff, DigestMode::kSampled, DigestMode::kFull),
                        ::testing::Values(1u, 15u, 16u, 17u, 100u)));
 
-// Publishes the prompt's full blocks on the taker, as a decode worker's engine does.
-void HoldBlocks(MoveTest& test, const std::vector<request::TokenId>& prompt, uint32_t blocks,
-                uint64_t seed) {
-  const kv::KeyContext context{TestId(1), TestId(2), test.d.pool->layout().hash(), ""};
-  const std::vector<kv::BlockKey> keys =
-      kv::BlockKeys(*test.Call(prompt).context.domain, context, prompt, kTestPageTokens);
-  std::vector<kv::PageLease> pages = *test.d.pool->Allocate(blocks, TestId(9), TenantId("t"));
-  for (uint32_t block = 0; block < blocks; ++block) {
-    test.Write(pages[block], seed, block);
-    test.d.index->Insert(keys[block], block == 0 ? kv::BlockKey() : keys[block - 1], pages[block],
-                         TenantId("t"));
-  }
-}
-
 TEST(Move, OnlyWhatTheTakerDoesNotHoldIsMoved) {
   MoveTest test;
   HoldBlocks(test, test.Prompt(40, 7), 2, 7);

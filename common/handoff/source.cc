@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
@@ -12,7 +13,10 @@
 namespace sluice::handoff {
 
 HandoffSource::HandoffSource(const SourceOptions& options, const Dependencies& dependencies)
-    : options_(options), deps_(dependencies), own_address_(dependencies.transport.LocalAddress()) {}
+    : options_(options),
+      deps_(dependencies),
+      own_address_(dependencies.transport.LocalAddress()),
+      peers_(options.peers, dependencies.counters) {}
 
 HandoffSource::~HandoffSource() = default;
 
@@ -64,6 +68,14 @@ absl::Status HandoffSource::CheckGrant(const v1::Grant& grant, uint32_t prompt_t
   return absl::OkStatus();
 }
 
+absl::Status HandoffSource::CheckOpen(const v1::Grant& grant, uint32_t prompt_tokens,
+                                      LeaseId* lease) {
+  const absl::Status status = CheckGrant(grant, prompt_tokens, lease);
+  if (!status.ok() && !absl::IsResourceExhausted(status)) ++deps_.counters.grants_refused;
+  SLUICE_RETURN_IF_ERROR(status);
+  return peers_.MayConnect(Incarnation(grant.taker_incarnation()), deps_.loop.clock().Now());
+}
+
 absl::StatusOr<transport::EndpointId> HandoffSource::ConnectTaker(const v1::Grant& grant) {
   const std::string& own = deps_.transport.capabilities().name;
   for (const v1::TransportAddress& address : grant.addresses()) {
@@ -88,15 +100,19 @@ void HandoffSource::Remember(LeaseId lease) {
 absl::Status HandoffSource::Open(const v1::Grant& grant, uint32_t prompt_tokens) {
   const absl::Time received = deps_.loop.clock().Now();
   LeaseId lease;
-  SLUICE_RETURN_IF_ERROR(CheckGrant(grant, prompt_tokens, &lease));
+  SLUICE_RETURN_IF_ERROR(CheckOpen(grant, prompt_tokens, &lease));
   SLUICE_RETURN_IF_ERROR(SLUICE_FAULT(deps_.faults, "handoff.open"));
-  SLUICE_ASSIGN_OR_RETURN(const transport::EndpointId endpoint, ConnectTaker(grant));
-  Remember(lease);
+  const absl::StatusOr<transport::EndpointId> endpoint = ConnectTaker(grant);
+  if (absl::IsUnavailable(endpoint.status()))
+    peers_.OnConnectionFailed(Incarnation(grant.taker_incarnation()), received);
+  SLUICE_RETURN_IF_ERROR(endpoint.status());
   auto transfer = std::make_unique<Transfer>();
+  SLUICE_RETURN_IF_ERROR(transfer->state.ChangeTo(SourceState::kOpen, deps_.faults));
+  Remember(lease);
   transfer->lease = lease;
   transfer->attempt = grant.attempt();
   transfer->taker = Incarnation(grant.taker_incarnation());
-  transfer->endpoint = endpoint;
+  transfer->endpoint = *endpoint;
   transfer->expires = received + absl::Milliseconds(grant.lease_ms());
   transfer->outbox.emplace_back();  // the empty offer that says where renewals go
   Transfer& opened = *transfer;
@@ -120,7 +136,7 @@ void HandoffSource::ArmExpiry(Transfer& transfer) {
 void HandoffSource::Offer(LeaseId lease, std::vector<engine::FinalPage> pages, int layer_begin,
                           int layer_end) {
   Transfer* transfer = Find(lease);
-  if (transfer == nullptr || transfer->ended) return;
+  if (transfer == nullptr || transfer->ended()) return;
   SLUICE_CHECK(!transfer->commit.has_value()) << "pages offered after the commit";
   for (engine::FinalPage& page : pages) {
     const absl::Status queued = QueuePieces(*transfer, page, static_cast<uint32_t>(layer_begin),
@@ -130,6 +146,9 @@ void HandoffSource::Offer(LeaseId lease, std::vector<engine::FinalPage> pages, i
       return End(lease, queued, /*release=*/false);
     }
     transfer->pins[page.block] = std::move(page.pin);
+    if (transfer->pinned_since.has_value()) continue;
+    transfer->pinned_since = pins_since_.insert(pins_since_.end(), deps_.loop.clock().Now());
+    PublishPinAge();
   }
   Flush(*transfer);
 }
@@ -138,7 +157,7 @@ void HandoffSource::Commit(LeaseId lease, uint32_t tokens,
                            const std::optional<request::SampledToken>& first,
                            uint32_t cached_tokens) {
   Transfer* transfer = Find(lease);
-  if (transfer == nullptr || transfer->ended) return;
+  if (transfer == nullptr || transfer->ended()) return;
   SLUICE_CHECK(!transfer->commit.has_value()) << "committed twice";
   auto& digests = transfer->digests;
   std::sort(digests.begin(), digests.end(), [](const auto& a, const auto& b) {
@@ -165,11 +184,9 @@ void HandoffSource::Commit(LeaseId lease, uint32_t tokens,
 
 void HandoffSource::Withdraw(LeaseId lease, absl::string_view reason) {
   Transfer* transfer = Find(lease);
-  if (transfer == nullptr || transfer->ended) return;
+  if (transfer == nullptr || transfer->ended()) return;
   SendWithdrawn(*transfer, reason);
-  transfer->ended = true;  // no event: the worker knows
-  transfer->outbox.clear();
-  if (!transfer->pieces_sent) Erase(lease);
+  Close(*transfer, /*release=*/false);  // no event: the worker knows
 }
 
 void HandoffSource::OnRenew(transport::EndpointId from, const v1::Renew& renew) {
@@ -186,7 +203,7 @@ void HandoffSource::OnRenew(transport::EndpointId from, const v1::Renew& renew) 
     return;
   }
   // A renewal of what will not complete is answered by what its taker has missed.
-  if (transfer->ended) return SendWithdrawn(*transfer, "the transfer has ended");
+  if (transfer->ended()) return SendWithdrawn(*transfer, "the transfer has ended");
   if (received > transfer->committed_at + options_.lease_max) return;
   transfer->expires = std::max(transfer->expires, received + absl::Milliseconds(renew.lease_ms()));
   v1::MoveMessage message;
@@ -247,9 +264,13 @@ void HandoffSource::OnReleased(transport::EndpointId from, const v1::Released& r
 
 void HandoffSource::OnPeerDown(transport::EndpointId endpoint, const absl::Status& reason) {
   std::vector<LeaseId> hit;
+  absl::btree_set<Incarnation> lost;
   for (const auto& [lease, transfer] : transfers_) {
-    if (transfer->endpoint == endpoint) hit.push_back(lease);
+    if (transfer->endpoint != endpoint) continue;
+    hit.push_back(lease);
+    if (!transfer->ended()) lost.insert(transfer->taker);
   }
+  for (Incarnation taker : lost) peers_.OnConnectionFailed(taker, deps_.loop.clock().Now());
   for (LeaseId lease : hit) {
     End(lease,
         absl::UnavailableError(absl::StrCat("the taker's connection ended: ", reason.message())),
@@ -260,28 +281,39 @@ void HandoffSource::OnPeerDown(transport::EndpointId endpoint, const absl::Statu
 void HandoffSource::End(LeaseId lease, const absl::Status& status, bool release) {
   Transfer* transfer = Find(lease);
   SLUICE_CHECK(transfer != nullptr);
-  const bool report = !transfer->ended;
+  const bool report = !transfer->ended();
   const uint64_t bytes = transfer->bytes;
   // What arrived counts, even if the worker has given the transfer up meanwhile: so do the taker's
   // counters.
   if (status.ok()) {
+    peers_.OnMoved(transfer->taker);
     ++deps_.counters.transfers_completed;
     deps_.counters.bytes_sent += bytes;
     deps_.counters.pieces_sent += transfer->digests.size();
   } else if (report) {
     ++deps_.counters.transfers_failed;
   }
-  transfer->ended = true;
-  transfer->outbox.clear();
-  if (release || !transfer->pieces_sent) Erase(lease);
+  Close(*transfer, release);
   if (report) deps_.events.OnSourceEnded(lease, status, bytes);
 }
 
-void HandoffSource::Erase(LeaseId lease) {
-  const auto found = transfers_.find(lease);
-  deps_.loop.Cancel(found->second->expiry_timer);
-  deps_.loop.Cancel(found->second->retry_timer);
-  transfers_.erase(found);
+void HandoffSource::Close(Transfer& transfer, bool release) {
+  transfer.outbox.clear();
+  if (!release && transfer.pieces_sent()) {
+    if (!transfer.ended()) transfer.state.MustChangeTo(SourceState::kLingering, deps_.faults);
+    return;
+  }
+  transfer.state.MustChangeTo(SourceState::kGone, deps_.faults);
+  deps_.loop.Cancel(transfer.expiry_timer);
+  deps_.loop.Cancel(transfer.retry_timer);
+  if (transfer.pinned_since.has_value()) pins_since_.erase(*transfer.pinned_since);
+  PublishPinAge();
+  transfers_.erase(LeaseId(transfer.lease));
+}
+
+void HandoffSource::PublishPinAge() {
+  deps_.counters.pinned_since_ns.Set(
+      pins_since_.empty() ? 0 : static_cast<uint64_t>(absl::ToUnixNanos(pins_since_.front())));
 }
 
 }  // namespace sluice::handoff

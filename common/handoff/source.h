@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 #include "engine/engine.h"
 #include "handoff/guards.h"
 #include "handoff/move.h"
+#include "handoff/peers.h"
 #include "kv/page_pool.h"
 #include "sluice/v1/kv.pb.h"
 #include "transport/transport.h"
@@ -36,6 +38,7 @@ struct SourceOptions {
   // Longest lease that a grant or a renewal gets, and longest time after the commit in which
   // renewals are granted.
   absl::Duration lease_max = absl::Minutes(1);
+  PeerOptions peers;
   Guards guards;
 };
 
@@ -73,7 +76,7 @@ class HandoffSource {
   // renewals go. Errors, without an event: INVALID_ARGUMENT for a malformed grant;
   // FAILED_PRECONDITION for another layout (both descriptions in the message), another incarnation,
   // no common transport or too small a grant; ALREADY_EXISTS for a lease id that was served before;
-  // RESOURCE_EXHAUSTED.
+  // UNAVAILABLE for a taker that cannot be reached; RESOURCE_EXHAUSTED.
   absl::Status Open(const v1::Grant& grant, uint32_t prompt_tokens);
   // Layers [layer_begin, layer_end) of these pages are final. Takes the pins. Unknown leases are
   // ignored (the transfer ended).
@@ -98,6 +101,7 @@ class HandoffSource {
   Transfer* Find(LeaseId lease);
   Transfer* FindReleased(transport::EndpointId from, LeaseId lease);
   absl::Status CheckGrant(const v1::Grant& grant, uint32_t prompt_tokens, LeaseId* lease) const;
+  absl::Status CheckOpen(const v1::Grant& grant, uint32_t prompt_tokens, LeaseId* lease);
   absl::StatusOr<transport::EndpointId> ConnectTaker(const v1::Grant& grant);
   void Remember(LeaseId lease);
   absl::Status QueuePieces(Transfer& transfer, const engine::FinalPage& page, uint32_t layer_begin,
@@ -112,15 +116,19 @@ class HandoffSource {
   // Ends the transfer for the worker, if it has not ended. `release`: nobody reads its pages any
   // more.
   void End(LeaseId lease, const absl::Status& status, bool release);
-  void Erase(LeaseId lease);
+  // What is left of an ended transfer: nothing, or pins that wait for its lease to end.
+  void Close(Transfer& transfer, bool release);
+  void PublishPinAge();
 
   const SourceOptions options_;
   const Dependencies deps_;
   const std::string own_address_;
   // Ordered: whatever iterates must do so in the same order in every run of a simulation.
   absl::btree_map<LeaseId, std::unique_ptr<Transfer>> transfers_;
+  std::list<absl::Time> pins_since_;  // of each transfer with offered pages, oldest first
   absl::flat_hash_set<LeaseId> served_;
   std::deque<LeaseId> served_order_;
+  Peers peers_;
 };
 
 }  // namespace sluice::handoff

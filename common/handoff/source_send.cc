@@ -47,7 +47,7 @@ absl::Status HandoffSource::QueuePieces(Transfer& transfer, const engine::FinalP
     piece.set_offset(deps_.pool.PageOffset(page.pin.ref().index) + range.offset);
     piece.set_bytes(range.bytes);
     if (WantsDigest(options_.digests, page.block, begin)) {
-      piece.set_digest(PieceDigest({page.pin.data() + range.offset, range.bytes}));
+      piece.set_digest(kv::BytesDigest({page.pin.data() + range.offset, range.bytes}));
     }
     transfer.digests.push_back({page.block, begin, piece.digest()});
     transfer.bytes += range.bytes;
@@ -89,13 +89,15 @@ void HandoffSource::Flush(Transfer& transfer) {
   transfer.retry_timer =
       deps_.loop.RunAt(deps_.loop.clock().Now() + kSendRetryDelay, [this, lease] {
         Transfer* found = Find(lease);
-        if (found != nullptr && !found->ended) Flush(*found);
+        if (found != nullptr && !found->ended()) Flush(*found);
       });
 }
 
 absl::Status HandoffSource::SendOffer(Transfer& transfer) {
   const Transfer::Batch& batch = transfer.outbox.front();
   const bool inlined = !deps_.transport.capabilities().true_get && !batch.pieces.empty();
+  if (!batch.pieces.empty() && transfer.state.get() == SourceState::kOpen)
+    SLUICE_RETURN_IF_ERROR(transfer.state.ChangeTo(SourceState::kOffering, deps_.faults));
   v1::MoveMessage message;
   v1::Offer* offer = message.mutable_offer();
   offer->set_lease_id(transfer.lease.value().ToBytes());
@@ -127,7 +129,6 @@ absl::Status HandoffSource::SendOffer(Transfer& transfer) {
       deps_.transport.Send(transfer.endpoint, message.SerializeAsString(), payload));
   ++transfer.offers_sent;
   if (batch.pieces.empty()) return absl::OkStatus();
-  transfer.pieces_sent = true;
   SLUICE_RETURN_IF_ERROR(SLUICE_FAULT(deps_.faults, "handoff.offer_sent"));
   if (options_.guards.On(Guard::kPinUntilReleased)) return absl::OkStatus();
   for (const v1::Piece& piece : batch.pieces) transfer.pins.erase(piece.block());
@@ -135,6 +136,8 @@ absl::Status HandoffSource::SendOffer(Transfer& transfer) {
 }
 
 absl::Status HandoffSource::SendCommit(Transfer& transfer) {
+  if (transfer.state.get() != SourceState::kCommitted)
+    SLUICE_RETURN_IF_ERROR(transfer.state.ChangeTo(SourceState::kCommitted, deps_.faults));
   v1::MoveMessage message;
   *message.mutable_commit() = *transfer.commit;
   SLUICE_RETURN_IF_ERROR(deps_.transport.Send(transfer.endpoint, message.SerializeAsString(), {}));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <optional>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "base/ids.h"
 #include "base/timer_wheel.h"
 #include "handoff/source.h"
+#include "handoff/states.h"
 #include "kv/page_pool.h"
 #include "sluice/v1/kv.pb.h"
 #include "transport/transport.h"
@@ -30,6 +32,7 @@ struct HandoffSource::Transfer {
     uint64_t bytes = 0;
   };
 
+  StateOf<kSourceMachine> state;
   LeaseId lease;
   uint32_t attempt = 0;
   Incarnation taker;
@@ -38,18 +41,21 @@ struct HandoffSource::Transfer {
   TimerId expiry_timer = kNoTimer;
   TimerId retry_timer = kNoTimer;
 
-  absl::btree_map<uint32_t, kv::PageLease> pins;  // by block
+  absl::btree_map<uint32_t, kv::PageLease> pins;                // by block
+  std::optional<std::list<absl::Time>::iterator> pinned_since;  // set while it has pins
   std::deque<Batch> outbox;
   uint32_t offers_sent = 0;
-  bool pieces_sent = false;  // somebody may be reading
   std::vector<Digest> digests;
   uint64_t bytes = 0;
 
   std::optional<v1::Commit> commit;
   absl::Time committed_at = absl::InfiniteFuture();
   bool commit_sent = false;
+
+  // Somebody may be reading: the first offer is empty, and no other.
+  bool pieces_sent() const { return offers_sent > 1; }
   // The worker knows how it ended; only pins are left.
-  bool ended = false;
+  bool ended() const { return state.get() == SourceState::kLingering; }
 };
 
 }  // namespace sluice::handoff

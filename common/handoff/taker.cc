@@ -12,7 +12,7 @@
 namespace sluice::handoff {
 
 HandoffTaker::HandoffTaker(const TakerOptions& options, const Dependencies& dependencies)
-    : options_(options), deps_(dependencies) {}
+    : options_(options), deps_(dependencies), peers_(options.peers, dependencies.counters) {}
 
 HandoffTaker::~HandoffTaker() {
   for (const auto& [id, fetch] : fetches_) deps_.transport.Close(fetch.endpoint);
@@ -23,7 +23,7 @@ HandoffTaker::Reservation* HandoffTaker::Find(LeaseId lease) {
   return found == reservations_.end() ? nullptr : found->second.get();
 }
 
-absl::Status HandoffTaker::CheckReserve(const ReserveCall& call) const {
+absl::Status HandoffTaker::CheckReserve(const ReserveCall& call) {
   const kv::PageLayout& layout = deps_.pool.layout();
   if (call.holder_layout_hash != layout.hash()) {
     return absl::FailedPreconditionError(absl::StrCat("page layouts differ: the holder has {",
@@ -48,7 +48,7 @@ absl::Status HandoffTaker::CheckReserve(const ReserveCall& call) const {
     return absl::ResourceExhaustedError(
         absl::StrCat("all ", options_.reservations_max, " reservations are in use"));
   }
-  return absl::OkStatus();
+  return peers_.MayTake(call.holder, Now());
 }
 
 absl::StatusOr<std::unique_ptr<HandoffTaker::Reservation>> HandoffTaker::TakePages(
@@ -118,6 +118,7 @@ absl::StatusOr<v1::Grant> HandoffTaker::Reserve(const ReserveCall& call) {
   const LeaseId lease(deps_.random.NextId128());
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Reservation> taken, TakePages(call, lease));
   Reservation& reservation = *taken;
+  SLUICE_RETURN_IF_ERROR(reservation.state.ChangeTo(ReservationState::kReserved, deps_.faults));
   reservations_[lease] = std::move(taken);
   reservation.deadline = sent + LeaseSpan();
   ArmLease(reservation);
@@ -137,7 +138,7 @@ void HandoffTaker::Attach(LeaseId lease, LandedCallback landed) {
         absl::StrCat("another call waits for lease ", lease.value().ToHex())));
   }
   reservation->on_landed = std::move(landed);
-  if (reservation->landed) Deliver(*reservation);
+  if (reservation->landed()) Deliver(*reservation);
 }
 
 void HandoffTaker::Release(LeaseId lease, absl::string_view reason) {
@@ -168,12 +169,12 @@ void HandoffTaker::MaybeLand(Reservation& reservation) {
   if (!reservation.commit.has_value() || reservation.bytes_done < MoveBytes(reservation)) return;
   if (options_.guards.On(Guard::kCheckAfterFetch) && !LeaseHeld(reservation)) return Lapse(lease);
   absl::Status status = CheckComplete(reservation);
-  if (absl::IsDataLoss(status)) ++deps_.counters.digest_failures;
+  if (absl::IsDataLoss(status)) CountDigestFailure(reservation);
   if (absl::IsAborted(status)) ++deps_.counters.invalid_messages;
   if (status.ok()) status = SLUICE_FAULT(deps_.faults, "handoff.landed");
+  if (status.ok()) status = reservation.state.ChangeTo(ReservationState::kLanded, deps_.faults);
   if (!status.ok()) return Drop(lease, absl::AbortedError(status.message()), /*tell=*/true);
 
-  reservation.landed = true;
   if (reservation.pieces_done > 0) reservation.transfer = Now() - reservation.first_piece_at;
   ++deps_.counters.transfers_completed;
   deps_.counters.bytes_received += reservation.bytes_done;
@@ -186,6 +187,11 @@ void HandoffTaker::MaybeLand(Reservation& reservation) {
   ArmLease(reservation);
 }
 
+void HandoffTaker::CountDigestFailure(const Reservation& reservation) {
+  ++deps_.counters.digest_failures;
+  peers_.OnDigestFailure(reservation.holder, Now());
+}
+
 uint64_t HandoffTaker::MoveBytes(const Reservation& reservation) const {
   const kv::PageLayout& layout = deps_.pool.layout();
   return uint64_t{reservation.prompt_blocks - reservation.held_blocks} *
@@ -193,6 +199,11 @@ uint64_t HandoffTaker::MoveBytes(const Reservation& reservation) const {
 }
 
 void HandoffTaker::Deliver(Reservation& reservation) {
+  const absl::Status status =
+      reservation.state.ChangeTo(ReservationState::kDelivered, deps_.faults);
+  if (!status.ok()) {
+    return Drop(reservation.lease, absl::AbortedError(status.message()), /*tell=*/false);
+  }
   LandedSequence landed;
   landed.context = std::move(reservation.context);
   landed.prompt = std::move(reservation.prompt);
@@ -219,10 +230,11 @@ void HandoffTaker::Drop(LeaseId lease, const absl::Status& status, bool tell) {
   reservations_.erase(found);
   deps_.loop.Cancel(reservation->lease_timer);
   deps_.loop.Cancel(reservation->renew_timer);
-  if (reservation->endpoint.has_value() && !reservation->landed) {
+  if (reservation->endpoint.has_value() && !reservation->landed()) {
     ++deps_.counters.transfers_failed;
     if (tell) SendReleased(*reservation, v1::Released::OUTCOME_ABANDONED, status.message());
   }
+  reservation->state.MustChangeTo(ReservationState::kDropped, deps_.faults);
   if (reservation->reads > 0 && options_.guards.On(Guard::kHoldWhileFetching))
     QuarantineReads(*reservation);
   reservation->pages.clear();
@@ -246,7 +258,10 @@ void HandoffTaker::QuarantineReads(Reservation& reservation) {
       new Quarantined{deps_.pool.QuarantinePages(std::move(pages)), *this, count,
                       quarantines_.insert(quarantines_.end(), Now())});
   PublishQuarantineAge();
-  for (Fetch* fetch : reads) fetch->quarantined = quarantined;
+  for (Fetch* fetch : reads) {
+    fetch->state.MustChangeTo(ReadState::kQuarantined, deps_.faults);
+    fetch->quarantined = quarantined;
+  }
   deps_.loop.RunAt(Now() + options_.lease, [this, held = std::weak_ptr<Quarantined>(quarantined),
                                             endpoint = *reservation.endpoint] {
     if (!held.expired()) deps_.transport.Close(endpoint);
@@ -267,7 +282,7 @@ void HandoffTaker::PublishQuarantineAge() {
 void HandoffTaker::OnPeerDown(transport::EndpointId endpoint, const absl::Status& reason) {
   std::vector<LeaseId> hit;
   for (const auto& [lease, reservation] : reservations_) {
-    if (reservation->endpoint == endpoint && !reservation->landed) hit.push_back(lease);
+    if (reservation->endpoint == endpoint && !reservation->landed()) hit.push_back(lease);
   }
   for (LeaseId lease : hit) {
     Drop(lease,
@@ -279,6 +294,7 @@ void HandoffTaker::OnPeerDown(transport::EndpointId endpoint, const absl::Status
       ++it;
       continue;
     }
+    it->second.state.MustChangeTo(ReleaseState::kGivenUp, deps_.faults);
     deps_.loop.Cancel(it->second.timer);
     it = releasing_.erase(it);
   }

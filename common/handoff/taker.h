@@ -22,6 +22,8 @@
 #include "handoff/calls.h"
 #include "handoff/guards.h"
 #include "handoff/move.h"
+#include "handoff/peers.h"
+#include "handoff/states.h"
 #include "kv/page_pool.h"
 #include "kv/prefix_index.h"
 #include "sluice/v1/kv.pb.h"
@@ -42,6 +44,7 @@ struct TakerOptions {
   size_t reservations_max = 256;
   // Reads under way at once, over all transfers.
   size_t fetches_max = 64;
+  PeerOptions peers;
   Guards guards;
 };
 
@@ -86,7 +89,8 @@ class HandoffTaker {
   // Takes pages for the prompt and the first growth step, less the blocks that are here already.
   // The lease counts from now. Errors: INVALID_ARGUMENT for an empty prompt, ids outside the
   // vocabulary or a prompt over the context; FAILED_PRECONDITION for another layout (both
-  // descriptions in the message); RESOURCE_EXHAUSTED.
+  // descriptions in the message) or a holder whose pages were damaged too often;
+  // RESOURCE_EXHAUSTED.
   absl::StatusOr<v1::Grant> Reserve(const ReserveCall& call);
   // Calls `landed` once, when the sequence is complete or has failed; at once if that is known.
   // After landing the reservation waits one lease for this call. Errors passed to `landed`:
@@ -122,6 +126,7 @@ class HandoffTaker {
   };
   // One read under way.
   struct Fetch {
+    StateOf<kReadMachine> state;
     LeaseId lease;
     size_t piece = 0;  // index in its reservation
     transport::EndpointId endpoint;
@@ -129,6 +134,7 @@ class HandoffTaker {
   };
   // A release that is repeated until the holder has acknowledged it.
   struct Releasing {
+    StateOf<kReleaseMachine> state;
     Incarnation holder;
     transport::EndpointId endpoint;
     std::string message;
@@ -141,10 +147,11 @@ class HandoffTaker {
   absl::Time Now() const { return deps_.loop.clock().Now(); }
 
   // Reservations (taker.cc).
-  absl::Status CheckReserve(const ReserveCall& call) const;
+  absl::Status CheckReserve(const ReserveCall& call);
   absl::StatusOr<std::unique_ptr<Reservation>> TakePages(const ReserveCall& call, LeaseId lease);
   v1::Grant MakeGrant(const Reservation& reservation) const;
   void MaybeLand(Reservation& reservation);
+  void CountDigestFailure(const Reservation& reservation);
   absl::Status CheckComplete(const Reservation& reservation) const;
   // Bytes of all pages that are not held: every layer of every block, each once.
   uint64_t MoveBytes(const Reservation& reservation) const;
@@ -179,6 +186,8 @@ class HandoffTaker {
   void StartFetches();
   // Returns false when the transport takes no more just now.
   bool StartFetch(LeaseId lease, size_t piece);
+  // A read has ended. False if the reservation was dropped.
+  bool FinishRead(Reservation& reservation, Fetch& fetch, const absl::Status& fetched);
   // A piece's bytes are here. False if the reservation was dropped.
   bool FinishPiece(Reservation& reservation, size_t piece);
 
@@ -192,6 +201,7 @@ class HandoffTaker {
   absl::btree_map<LeaseId, Releasing> releasing_;
   std::deque<std::pair<LeaseId, size_t>> wanted_;  // pieces not yet being read
   TimerId retry_timer_ = kNoTimer;
+  Peers peers_;
 };
 
 }  // namespace sluice::handoff

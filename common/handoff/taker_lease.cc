@@ -35,7 +35,7 @@ void HandoffTaker::ArmLease(Reservation& reservation) {
           /*tell=*/true);
     }
     if (LeaseHeld(*found)) return ArmLease(*found);  // renewed meanwhile
-    if (!found->landed) return Lapse(lease);
+    if (!found->landed()) return Lapse(lease);
     ++deps_.counters.lease_expiries;
     Drop(lease, absl::AbortedError("nobody asked for the sequence within its lease"),
          /*tell=*/false);
@@ -46,7 +46,7 @@ void HandoffTaker::ArmRenewal(Reservation& reservation, absl::Time at) {
   deps_.loop.Cancel(reservation.renew_timer);
   reservation.renew_timer = deps_.loop.RunAt(at, [this, lease = reservation.lease] {
     Reservation* found = Find(lease);
-    SLUICE_CHECK(found != nullptr && !found->landed);
+    SLUICE_CHECK(found != nullptr && !found->landed());
     Renew(*found);
   });
 }
@@ -90,7 +90,7 @@ void HandoffTaker::OnRenewAck(transport::EndpointId from, const v1::RenewAck& ac
     return;
   }
   const auto asked = reservation->unacknowledged.find(ack.sequence());
-  if (asked == reservation->unacknowledged.end() || reservation->landed) {
+  if (asked == reservation->unacknowledged.end() || reservation->landed()) {
     ++deps_.counters.duplicate_messages;
     return;
   }
@@ -112,6 +112,7 @@ void HandoffTaker::SendReleased(const Reservation& reservation, v1::Released::Ou
   released->set_outcome(outcome);
   released->set_reason(std::string(reason));
   Releasing& releasing = releasing_[reservation.lease];
+  releasing.state.MustChangeTo(ReleaseState::kSent, deps_.faults);
   releasing.holder = reservation.holder;
   releasing.endpoint = *reservation.endpoint;
   releasing.message = message.SerializeAsString();
@@ -128,6 +129,7 @@ void HandoffTaker::RepeatReleased(LeaseId lease) {
       Now() >= releasing.until || releasing_.size() > 2 * options_.reservations_max;
   deps_.transport.Send(releasing.endpoint, releasing.message, {}).IgnoreError();
   if (give_up) {
+    releasing.state.MustChangeTo(ReleaseState::kGivenUp, deps_.faults);
     releasing_.erase(found);
     return;
   }
@@ -145,6 +147,8 @@ void HandoffTaker::OnReleasedAck(transport::EndpointId from, const v1::ReleasedA
     ++deps_.counters.stale_messages;
     return;
   }
+  // Refused: the holder's answer is as good as lost, and it is told again.
+  if (!found->second.state.ChangeTo(ReleaseState::kAcknowledged, deps_.faults).ok()) return;
   deps_.loop.Cancel(found->second.timer);
   releasing_.erase(found);
 }
@@ -157,7 +161,7 @@ void HandoffTaker::OnWithdrawn(transport::EndpointId from, const v1::Withdrawn& 
     return;
   }
   Reservation* reservation = Find(lease);
-  if (reservation == nullptr || reservation->landed) {
+  if (reservation == nullptr || reservation->landed()) {
     ++deps_.counters.stale_messages;
     return AnswerUnknown(from, withdrawn.lease_id(), lease, withdrawn.holder_incarnation());
   }

@@ -44,7 +44,7 @@ HandoffTaker::Reservation* HandoffTaker::FindAddressee(transport::EndpointId fro
     ++deps_.counters.stale_messages;
     return nullptr;
   }
-  if (reservation->landed) {
+  if (reservation->landed()) {
     ++deps_.counters.duplicate_messages;
     return nullptr;
   }
@@ -53,6 +53,8 @@ HandoffTaker::Reservation* HandoffTaker::FindAddressee(transport::EndpointId fro
     return nullptr;
   }
   if (!reservation->endpoint.has_value()) {
+    // Refused: the message is as good as lost.
+    if (!reservation->state.ChangeTo(ReservationState::kCalled, deps_.faults).ok()) return nullptr;
     reservation->endpoint = from;
     if (!options_.guards.On(Guard::kCountFromSending)) reservation->deadline = Now() + LeaseSpan();
   }
@@ -103,7 +105,10 @@ void HandoffTaker::OnOffer(transport::EndpointId from, const v1::Offer& offer,
     reservation->remote_key =
         offer.remote_key().empty() ? reservation->remote_key : offer.remote_key();
   }
-  if (reservation->pieces.empty()) reservation->first_piece_at = Now();
+  if (status.ok() && reservation->pieces.empty() && !offer.pieces().empty()) {
+    reservation->first_piece_at = Now();
+    status = reservation->state.ChangeTo(ReservationState::kArriving, deps_.faults);
+  }
   size_t at = 0;
   std::vector<size_t> arrived;
   for (int i = 0; i < offer.pieces_size() && status.ok(); ++i) {
@@ -202,7 +207,9 @@ bool HandoffTaker::StartFetch(LeaseId lease, size_t piece) {
     Lapse(lease);
     return true;
   }
+  Fetch read{{}, lease, piece, *reservation->endpoint, nullptr};
   absl::Status status = SLUICE_FAULT(deps_.faults, "handoff.fetch_started");
+  if (status.ok()) status = read.state.ChangeTo(ReadState::kRunning, deps_.faults);
   if (status.ok()) {
     const Piece& wanted = reservation->pieces[piece];
     const absl::StatusOr<transport::FetchId> fetch =
@@ -211,7 +218,7 @@ bool HandoffTaker::StartFetch(LeaseId lease, size_t piece) {
     status = fetch.status();
     if (fetch.ok()) {
       ++reservation->reads;
-      fetches_[*fetch] = Fetch{lease, piece, *reservation->endpoint, nullptr};
+      fetches_[*fetch] = std::move(read);
       return true;
     }
   }
@@ -224,22 +231,33 @@ bool HandoffTaker::StartFetch(LeaseId lease, size_t piece) {
 void HandoffTaker::OnFetchDone(transport::FetchId id, const absl::Status& fetched) {
   const auto found = fetches_.find(id);
   if (found == fetches_.end()) return;
-  const Fetch fetch = std::move(found->second);
+  Fetch fetch = std::move(found->second);
   fetches_.erase(found);
   Reservation* reservation = Find(fetch.lease);
-  if (reservation != nullptr) {
+  if (reservation == nullptr) {
+    fetch.state.MustChangeTo(fetch.quarantined ? ReadState::kEnded : ReadState::kRefused,
+                             deps_.faults);
+    fetch.quarantined.reset();
+  } else {
     --reservation->reads;
-    const absl::Status status =
-        fetched.ok() ? SLUICE_FAULT(deps_.faults, "handoff.fetch_done") : fetched;
-    if (!status.ok()) {
-      Drop(fetch.lease,
-           absl::UnavailableError(absl::StrCat("reading a page failed: ", status.message())),
-           /*tell=*/true);
-    } else if (FinishPiece(*reservation, fetch.piece)) {
-      MaybeLand(*reservation);
-    }
+    if (FinishRead(*reservation, fetch, fetched)) MaybeLand(*reservation);
   }
   StartFetches();
+}
+
+bool HandoffTaker::FinishRead(Reservation& reservation, Fetch& fetch, const absl::Status& fetched) {
+  absl::Status status = fetched.ok() ? SLUICE_FAULT(deps_.faults, "handoff.fetch_done") : fetched;
+  if (status.ok() && !FinishPiece(reservation, fetch.piece)) {
+    fetch.state.MustChangeTo(ReadState::kRefused, deps_.faults);
+    return false;
+  }
+  if (status.ok()) status = fetch.state.ChangeTo(ReadState::kVerified, deps_.faults);
+  if (status.ok()) return true;
+  fetch.state.MustChangeTo(ReadState::kRefused, deps_.faults);
+  Drop(fetch.lease,
+       absl::UnavailableError(absl::StrCat("reading a page failed: ", status.message())),
+       /*tell=*/true);
+  return false;
 }
 
 bool HandoffTaker::FinishPiece(Reservation& reservation, size_t index) {
@@ -252,8 +270,8 @@ bool HandoffTaker::FinishPiece(Reservation& reservation, size_t index) {
   }
   Piece& piece = reservation.pieces[index];
   const absl::Span<const uint8_t> bytes = PieceMemory(reservation, piece);
-  if (piece.digest != 0 && PieceDigest(bytes) != piece.digest) {
-    ++deps_.counters.digest_failures;
+  if (piece.digest != 0 && kv::BytesDigest(bytes) != piece.digest) {
+    CountDigestFailure(reservation);
     Drop(lease,
          absl::AbortedError(absl::StrCat("digest of block ", piece.block, ", layers ",
                                          piece.layer_begin, "..", piece.layer_end,

@@ -9,6 +9,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
+#include "handoff/states.h"
 #include "handoff/taker.h"
 #include "sluice/v1/kv.pb.h"
 
@@ -31,6 +32,7 @@ struct HandoffTaker::Reservation {
     uint64_t generation = 0;
   };
 
+  StateOf<kReservationMachine> state;
   LeaseId lease;
   CallContext context;
   std::vector<request::TokenId> prompt;
@@ -65,7 +67,7 @@ struct HandoffTaker::Reservation {
   // lost.
   std::optional<size_t> done_at_renewal;
 
-  bool landed = false;
+  bool landed() const { return state.get() == ReservationState::kLanded; }
   LandedCallback on_landed;
 };
 

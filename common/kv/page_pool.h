@@ -75,6 +75,8 @@ class PagePool {
   struct Options {
     // Test builds: fill freed pages with a pattern that decodes to NaN or absurd values.
     bool poison_freed = false;
+    // Zero a page as soon as it is freed, not only before it is handed out again.
+    bool zero_freed = false;
   };
   // Called without the lock when an allocation for `tenant` needs `pages` more than are free: gives
   // up cached pages and returns how many.
@@ -119,6 +121,10 @@ class PagePool {
   };
   // The leases must be the only ones of their pages.
   Quarantine QuarantinePages(std::vector<PageLease> leases);
+
+  // Zeroes every page that nobody holds, cached ones included: for the end of a worker, when no
+  // lookup follows. Pages that were never handed out are not touched.
+  void WipeIdle();
 
   uint8_t* PageData(PageIndex index) const;
   // Offset of a page from the start of the pool's memory: what a remote reader adds to the pool's

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -30,10 +31,15 @@ class PagePoolTest : public testing::Test {
   }
 
   PagePool& Make(size_t pages, bool poison = true) {
+    return Make(pages, PagePool::Options{.poison_freed = poison});
+  }
+  PagePool& Make(size_t pages, const PagePool::Options& options) {
+    pool_.reset();
+    std::free(memory_);
     const size_t bytes = pages * layout_.page_bytes();
     memory_ = static_cast<uint8_t*>(std::aligned_alloc(64, bytes));
     std::memset(memory_, 0xAB, bytes);
-    pool_ = *PagePool::Create({memory_, bytes}, layout_, {poison});
+    pool_ = *PagePool::Create({memory_, bytes}, layout_, options);
     return *pool_;
   }
   static const PageHeader& Header(const PageLease& lease) {
@@ -71,8 +77,6 @@ TEST_F(PagePoolTest, EightBitFormatsHoldTwiceTheTokensInTheSameBytes) {
     spec.head_dim = head_dim;
     spec.sink_rows = kernels::IsCentred(format) ? 1 : 0;
     layout_ = *PageLayout::Make(spec);
-    pool_.reset();
-    std::free(memory_);
     PagePool& pool = Make(kBudget / layout_.page_bytes(), false);
     std::vector<std::vector<PageLease>> sequences;
     uint32_t tokens = 0;
@@ -164,6 +168,67 @@ TEST_F(PagePoolTest, QuarantinedPagesAreNotHandedOut) {
   quarantine = {};
   EXPECT_EQ(pool.counts().quarantined, 0u);
   EXPECT_TRUE(pool.Allocate(2, {}, tenant_).ok());
+}
+
+// Pages of one tenant come to another in every way there is: freed, evicted, out of quarantine.
+// None shows a byte of what the first wrote.
+TEST_F(PagePoolTest, NoPageShowsWhatAnotherTenantWrote) {
+  const std::string canary = "canary of tenant a";
+  const auto shows = [&](absl::Span<const uint8_t> bytes) {
+    return std::search(bytes.begin(), bytes.end(), canary.begin(), canary.end()) != bytes.end();
+  };
+  for (bool poison : {false, true}) {
+    PagePool& pool = Make(6, poison);
+    const auto write = [&](const PageLease& page) {
+      for (size_t at = kPageHeaderBytes; at + canary.size() <= layout_.page_bytes();
+           at += canary.size())
+        std::memcpy(page.data() + at, canary.data(), canary.size());
+    };
+    auto of_a = *pool.Allocate(6, {}, TenantId("a"));
+    for (const PageLease& page : of_a) write(page);
+    EXPECT_TRUE(shows({memory_, 6 * layout_.page_bytes()}));
+    ASSERT_TRUE(pool.MarkCached(of_a[0].ref()).ok());
+    const PageRef cached = of_a[0].ref();
+    {
+      std::vector<PageLease> given_up;
+      given_up.push_back(std::move(of_a[1]));
+      const auto quarantine = pool.QuarantinePages(std::move(given_up));
+      of_a.clear();
+    }
+    pool.SetEvictor([&](size_t, const TenantId&) { return pool.UnmarkCached(cached) ? 1 : 0; });
+    const auto of_b = *pool.Allocate(6, {}, TenantId("b"));
+    pool.SetEvictor(nullptr);
+    for (const PageLease& page : of_b) EXPECT_FALSE(shows({page.data(), layout_.page_bytes()}));
+    EXPECT_FALSE(shows({memory_, 6 * layout_.page_bytes()}));
+  }
+}
+
+TEST_F(PagePoolTest, FreedPagesAreZeroedAtOnceWhereThatIsWanted) {
+  for (bool at_once : {false, true}) {
+    PagePool& pool = Make(2, PagePool::Options{.zero_freed = at_once});
+    uint8_t* data = nullptr;
+    {
+      const auto leases = *pool.Allocate(1, {}, tenant_);
+      data = leases[0].data();
+      data[layout_.page_bytes() - 1] = 7;
+    }
+    EXPECT_EQ(data[layout_.page_bytes() - 1], at_once ? 0 : 7);
+  }
+}
+
+TEST_F(PagePoolTest, WipingSparesWhatIsHeld) {
+  PagePool& pool = Make(3, false);
+  auto leases = *pool.Allocate(3, {}, tenant_);
+  for (const PageLease& page : leases) page.data()[kPageHeaderBytes] = 9;
+  const uint8_t* held = leases[0].data();
+  const uint8_t* cached = leases[1].data();
+  const uint8_t* freed = leases[2].data();
+  ASSERT_TRUE(pool.MarkCached(leases[1].ref()).ok());
+  leases.resize(1);
+  pool.WipeIdle();
+  EXPECT_EQ(held[kPageHeaderBytes], 9);
+  EXPECT_EQ(cached[kPageHeaderBytes], 0);
+  EXPECT_EQ(freed[kPageHeaderBytes], 0);
 }
 
 // Threads allocate, share, cache and drop at random; the sum of states is constant and nobody's

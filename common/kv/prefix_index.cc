@@ -1,17 +1,21 @@
 #include "kv/prefix_index.h"
 
+#include <cstddef>
 #include <list>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "base/mutex.h"
+#include "kernels/page_tag/page_tag.h"
 
 namespace sluice::kv {
 namespace {
 
 class PrefixIndexImpl final : public PrefixIndex {
  public:
-  PrefixIndexImpl(PagePool& pool, size_t changes_max) : pool_(pool), changes_max_(changes_max) {
+  PrefixIndexImpl(PagePool& pool, const Options& options) : pool_(pool), options_(options) {
     pool_.SetEvictor([this](size_t pages, const TenantId& taker) { return Evict(pages, taker); });
   }
   ~PrefixIndexImpl() override {
@@ -20,23 +24,18 @@ class PrefixIndexImpl final : public PrefixIndex {
   }
 
   std::vector<PageLease> Find(absl::Span<const BlockKey> keys) override {
+    Found found = Acquire(keys);
+    const Damage damage = FirstDamage(found);
     MutexLock lock(mutex_);
-    std::vector<PageLease> leases;
-    std::vector<Entry*> used;
-    for (const BlockKey& key : keys) {
-      const auto found = entries_.find(key);
-      if (found == entries_.end()) break;
-      absl::StatusOr<PageLease> lease = pool_.Acquire(found->second.page);
-      if (!lease.ok()) break;
-      leases.push_back(*std::move(lease));
-      used.push_back(&found->second);
+    if (damage.at < found.leases.size()) {
+      ++(damage.by_tag ? stats_.tag_failures : stats_.digest_failures);
+      Forget(keys[damage.at], found.leases[damage.at].ref());
+      found.leases.erase(found.leases.begin() + static_cast<ptrdiff_t>(damage.at),
+                         found.leases.end());
     }
-    // Children first: a parent ends up more recent than its children, so eviction meets leaves
-    // first.
-    for (auto it = used.rbegin(); it != used.rend(); ++it) Touch(**it);
     stats_.queries += keys.size();
-    stats_.hits += leases.size();
-    return leases;
+    stats_.hits += found.leases.size();
+    return std::move(found.leases);
   }
 
   size_t Count(absl::Span<const BlockKey> keys) const override {
@@ -48,6 +47,7 @@ class PrefixIndexImpl final : public PrefixIndex {
 
   void Insert(BlockKey key, BlockKey parent, const PageLease& page,
               const TenantId& tenant) override {
+    const uint64_t digest = options_.digests == DigestMode::kOff || Known(key) ? 0 : Digest(page);
     MutexLock lock(mutex_);
     if (entries_.contains(key)) return;
     const bool is_root = parent == BlockKey();
@@ -55,7 +55,7 @@ class PrefixIndexImpl final : public PrefixIndex {
     // Without its parent the block could never be found.
     if (!is_root && parent_entry == entries_.end()) return;
     if (!pool_.MarkCached(page.ref()).ok()) return;
-    Entry entry{page.ref(), parent, tenant, 0, {}};
+    Entry entry{page.ref(), parent, tenant, digest, 0, {}};
     if (is_root) {
       entry.position = recency_.insert(recency_.end(), key);
     } else {
@@ -107,17 +107,94 @@ class PrefixIndexImpl final : public PrefixIndex {
     PageRef page;
     BlockKey parent;
     TenantId tenant;
+    uint64_t digest;  // 0: none was taken
     uint32_t children;
     std::list<BlockKey>::iterator position;
   };
+  struct Found {
+    std::vector<PageLease> leases;
+    std::vector<uint64_t> digests;  // to be checked; 0: not this one
+  };
+  struct Damage {
+    size_t at;
+    bool by_tag;
+  };
   using Eviction = std::pair<TenantId, EvictionCause>;
+
+  bool Known(const BlockKey& key) const {
+    MutexLock lock(mutex_);
+    return entries_.contains(key);
+  }
+
+  uint64_t Digest(const PageLease& page) const {
+    return BytesDigest(
+        {page.data() + kPageHeaderBytes, pool_.layout().page_bytes() - kPageHeaderBytes});
+  }
+
+  Found Acquire(absl::Span<const BlockKey> keys) {
+    MutexLock lock(mutex_);
+    Found found;
+    std::vector<Entry*> used;
+    for (const BlockKey& key : keys) {
+      const auto entry = entries_.find(key);
+      if (entry == entries_.end()) break;
+      absl::StatusOr<PageLease> lease = pool_.Acquire(entry->second.page);
+      if (!lease.ok()) break;
+      const bool due =
+          options_.digests == DigestMode::kFull ||
+          (options_.digests == DigestMode::kSampled && ++found_blocks_ % kDigestSampledEvery == 0);
+      found.leases.push_back(*std::move(lease));
+      found.digests.push_back(due ? entry->second.digest : 0);
+      used.push_back(&entry->second);
+    }
+    // Children first: a parent ends up more recent than its children, so eviction meets leaves
+    // first.
+    for (auto it = used.rbegin(); it != used.rend(); ++it) Touch(**it);
+    return found;
+  }
+
+  // The first page that is not what was published. Without the lock: it reads pages, which the
+  // leases keep in place.
+  Damage FirstDamage(const Found& found) const {
+    std::vector<const std::byte*> pages;
+    std::vector<uint64_t> generations;
+    for (const PageLease& lease : found.leases) {
+      pages.push_back(reinterpret_cast<const std::byte*>(lease.data()));
+      generations.push_back(lease.ref().generation.value());
+    }
+    const int64_t tag = kernels::FirstTagMismatch(pages.data(), generations.data(),
+                                                  static_cast<int64_t>(pages.size()));
+    const size_t intact = tag < 0 ? pages.size() : static_cast<size_t>(tag);
+    for (size_t i = 0; i < intact; ++i) {
+      if (found.digests[i] != 0 && Digest(found.leases[i]) != found.digests[i]) return {i, false};
+    }
+    return {intact, true};
+  }
+
+  // Forgets a damaged block and those below it: without it they cannot be found, and a block that
+  // takes its place must not have children it does not know.
+  void Forget(const BlockKey& key, PageRef page) SLUICE_REQUIRES(mutex_) {
+    const auto damaged = entries_.find(key);
+    if (damaged == entries_.end() || !(damaged->second.page == page)) return;
+    std::unordered_multimap<BlockKey, BlockKey, absl::Hash<BlockKey>> children;
+    for (const BlockKey& child : recency_) children.emplace(entries_.at(child).parent, child);
+    std::vector<BlockKey> doomed = {key};
+    for (size_t i = 0; i < doomed.size(); ++i) {
+      const auto [begin, end] = children.equal_range(doomed[i]);
+      for (auto it = begin; it != end; ++it) doomed.push_back(it->second);
+    }
+    for (auto it = doomed.rbegin(); it != doomed.rend(); ++it) {
+      pool_.UnmarkCached(entries_.at(*it).page);
+      Remove(*it);
+    }
+  }
 
   void Touch(Entry& entry) SLUICE_REQUIRES(mutex_) {
     recency_.splice(recency_.end(), recency_, entry.position);
   }
 
   void Record(BlockChange change) SLUICE_REQUIRES(mutex_) {
-    if (changes_.size() >= changes_max_)
+    if (changes_.size() >= options_.changes_max)
       changes_.clear();  // their numbers leave a gap, which asks for a snapshot
     ++last_sequence_;
     changes_.push_back(std::move(change));
@@ -167,13 +244,14 @@ class PrefixIndexImpl final : public PrefixIndex {
   }
 
   PagePool& pool_;
-  const size_t changes_max_;
+  const Options options_;
   EvictionObserver observer_;
   mutable Mutex mutex_;
   absl::flat_hash_map<BlockKey, Entry> entries_ SLUICE_GUARDED_BY(mutex_);
   std::list<BlockKey> recency_ SLUICE_GUARDED_BY(mutex_);  // least recently used first
   std::vector<BlockChange> changes_ SLUICE_GUARDED_BY(mutex_);
   uint64_t last_sequence_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t found_blocks_ SLUICE_GUARDED_BY(mutex_) = 0;
   Stats stats_ SLUICE_GUARDED_BY(mutex_);
 };
 
@@ -191,8 +269,8 @@ absl::string_view EvictionCauseName(EvictionCause cause) {
   return "unknown";
 }
 
-std::unique_ptr<PrefixIndex> PrefixIndex::Create(PagePool& pool, size_t changes_max) {
-  return std::make_unique<PrefixIndexImpl>(pool, changes_max);
+std::unique_ptr<PrefixIndex> PrefixIndex::Create(PagePool& pool, const Options& options) {
+  return std::make_unique<PrefixIndexImpl>(pool, options);
 }
 
 }  // namespace sluice::kv

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kv/block_key.h"
+#include "kv/page_digest.h"
 #include "kv/page_pool.h"
 
 namespace sluice::kv {
@@ -30,16 +31,27 @@ inline constexpr std::array<EvictionCause, 3> kEvictionCauses = {
 absl::string_view EvictionCauseName(EvictionCause cause);
 
 // Thread-safe. Lock order: index before pool.
+// Invariant: a page that Find hands out still carries its generation in its header, and, as often
+// as `digests` says, holds the bytes that it was published with.
 class PrefixIndex {
  public:
+  struct Options {
+    // Bounds what TakeChanges may return; beyond it the oldest are lost and their numbers leave a
+    // gap.
+    size_t changes_max = 1 << 20;
+    // A digest is taken when a block is published, and checked before a hit is used: of every
+    // block, of every 16th that is found, or never. Costs one pass over the page each, by the
+    // caller.
+    DigestMode digests = DigestMode::kOff;
+  };
   // Becomes the pool's evictor: least recently used cached blocks go first, a parent never before
   // its children. Both must live equally long; the pool must outlive the index's last call.
-  // `changes_max` bounds what TakeChanges may return; beyond it the oldest are lost and their
-  // numbers leave a gap.
-  static std::unique_ptr<PrefixIndex> Create(PagePool& pool, size_t changes_max = 1 << 20);
+  static std::unique_ptr<PrefixIndex> Create(PagePool& pool, const Options& options);
+  static std::unique_ptr<PrefixIndex> Create(PagePool& pool) { return Create(pool, Options()); }
   virtual ~PrefixIndex() = default;
 
-  // Leases on the longest run of leading keys that is held. Marks them used.
+  // Leases on the longest run of leading keys that is held and passes the checks. Marks them used.
+  // What fails is forgotten, with all blocks below it, and counted.
   virtual std::vector<PageLease> Find(absl::Span<const BlockKey> keys) = 0;
   // Number of leading keys held; changes nothing.
   virtual size_t Count(absl::Span<const BlockKey> keys) const = 0;
@@ -66,6 +78,8 @@ class PrefixIndex {
     uint64_t queries = 0;
     uint64_t hits = 0;
     uint64_t evictions = 0;
+    uint64_t tag_failures = 0;     // found blocks whose page had another tag
+    uint64_t digest_failures = 0;  // found blocks whose bytes had changed
   };
   virtual Stats stats() const = 0;
 };

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <numeric>
 #include <set>
@@ -25,7 +27,7 @@ class PrefixIndexTest : public testing::Test {
     const size_t bytes = kPages * layout_.page_bytes();
     memory_ = static_cast<uint8_t*>(std::aligned_alloc(64, bytes));
     pool_ = *PagePool::Create({memory_, bytes}, layout_, {true});
-    index_ = PrefixIndex::Create(*pool_, 16);
+    index_ = PrefixIndex::Create(*pool_, {.changes_max = 16});
   }
   ~PrefixIndexTest() override {
     index_.reset();
@@ -180,6 +182,128 @@ TEST_F(PrefixIndexTest, EvictionsNameTheLoserAndWhy) {
   Fill(Keys("quiet", 1000, 1), quiet);
   EXPECT_EQ(seen["flood borrowed"], 1);
   EXPECT_EQ(index_->stats().evictions, 4u);
+}
+
+// What can happen to a cached page between its publication and its use.
+enum class Harm { kBitFlip, kTorn, kSwapped, kStale };
+
+class PrefixDamage : public PrefixIndexTest,
+                     public testing::WithParamInterface<std::tuple<Harm, DigestMode>> {
+ protected:
+  void Write(const PageLease& page, uint8_t value) const {
+    std::memset(page.data() + kPageHeaderBytes, value, layout_.page_bytes() - kPageHeaderBytes);
+  }
+  // Blocks whose bytes follow from their place.
+  void FillWritten(const std::vector<BlockKey>& keys) {
+    auto leases = *pool_->Allocate(keys.size(), {}, tenant_);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      Write(leases[i], static_cast<uint8_t>(i + 1));
+      index_->Insert(keys[i], i == 0 ? BlockKey() : keys[i - 1], leases[i], tenant_);
+    }
+  }
+  bool Intact(const PageLease& page, size_t block) const {
+    return std::all_of(page.data() + kPageHeaderBytes, page.data() + layout_.page_bytes(),
+                       [&](uint8_t byte) { return byte == block + 1; });
+  }
+  void Hurt(Harm harm, const PageLease& page, const PageLease& other) const {
+    const size_t half = (layout_.page_bytes() - kPageHeaderBytes) / 2;
+    switch (harm) {
+      case Harm::kBitFlip:
+        page.data()[kPageHeaderBytes + half] ^= 0x10;
+        return;
+      case Harm::kTorn:
+        std::memset(page.data() + kPageHeaderBytes + half, 0x77, half);
+        return;
+      case Harm::kSwapped:
+        std::swap_ranges(page.data() + kPageHeaderBytes, page.data() + layout_.page_bytes(),
+                         other.data() + kPageHeaderBytes);
+        return;
+      case Harm::kStale:  // handed to another owner behind the pool's back: it has another tag too
+        Write(page, 0x55);
+        reinterpret_cast<PageHeader*>(page.data())->generation += 1;
+        return;
+    }
+  }
+};
+
+// A page whose tag is another's is caught whatever the mode; changed bytes are caught always with
+// digests of all blocks, one look in 16 with samples, and never without.
+TEST_P(PrefixDamage, IsCaughtBeforeTheBlockIsUsed) {
+  const auto [harm, mode] = GetParam();
+  constexpr size_t kBlocks = 5;
+  const auto keys = Keys("a", 0, kBlocks);
+  for (size_t at = 0; at + 1 < kBlocks; ++at) {
+    index_ = nullptr;
+    index_ = PrefixIndex::Create(*pool_, {.changes_max = 1024, .digests = mode});
+    FillWritten(keys);
+    {
+      const auto leases = index_->Find(keys);
+      ASSERT_EQ(leases.size(), kBlocks) << "undamaged blocks are found";
+      Hurt(harm, leases[at], leases[at + 1]);
+    }
+    size_t looks = 0, caught = 0;
+    bool used_damaged = false;
+    for (; looks < 64 && caught == 0; ++looks) {
+      const auto found = index_->Find(keys);
+      const PrefixIndex::Stats stats = index_->stats();
+      caught = stats.tag_failures + stats.digest_failures;
+      for (size_t i = 0; i < found.size(); ++i) used_damaged |= !Intact(found[i], i);
+    }
+    if (harm == Harm::kStale) {
+      EXPECT_EQ(index_->stats().tag_failures, 1u);
+      EXPECT_FALSE(used_damaged);
+      EXPECT_EQ(looks, 1u);
+    } else if (mode == DigestMode::kFull) {
+      EXPECT_EQ(index_->stats().digest_failures, 1u);
+      EXPECT_FALSE(used_damaged);
+      EXPECT_EQ(looks, 1u);
+    } else if (mode == DigestMode::kSampled) {
+      EXPECT_EQ(index_->stats().digest_failures, 1u);
+      EXPECT_LE(looks, 16u * kBlocks);
+    } else {
+      EXPECT_EQ(caught, 0u);
+      EXPECT_TRUE(used_damaged) << "the damage is none";
+    }
+    if (caught == 0) continue;
+    // What was damaged and what is below it is gone, and can be published anew and evicted.
+    EXPECT_LE(index_->Count(keys), at + 1);
+    FillWritten(keys);
+    if (mode != DigestMode::kSampled) {
+      EXPECT_EQ(index_->Find(keys).size(), kBlocks);
+    }
+  }
+  index_->Clear();
+  EXPECT_EQ(pool_->counts().free, kPages);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PrefixDamage,
+    testing::Combine(testing::Values(Harm::kBitFlip, Harm::kTorn, Harm::kSwapped, Harm::kStale),
+                     testing::Values(DigestMode::kOff, DigestMode::kSampled, DigestMode::kFull)));
+
+TEST_F(PrefixIndexTest, BlocksBelowADamagedOneAreForgottenWithIt) {
+  index_ = nullptr;
+  index_ = PrefixIndex::Create(*pool_, {.changes_max = 64, .digests = DigestMode::kFull});
+  auto keys = Keys("a", 0, 3);
+  const auto branch = Keys("b", 0, 2);
+  Fill(keys);
+  Fill(branch);
+  uint64_t sequence = 0;
+  index_->TakeChanges(&sequence);
+  { index_->Find(keys)[1].data()[kPageHeaderBytes] ^= 1; }
+  EXPECT_EQ(index_->Find(keys).size(), 1u);
+  const auto changes = index_->TakeChanges(&sequence);
+  ASSERT_EQ(changes.size(), 2u);
+  EXPECT_EQ(changes[0].key, keys[2]) << "children first";
+  EXPECT_EQ(changes[1].key, keys[1]);
+  EXPECT_TRUE(changes[0].removed && changes[1].removed);
+  EXPECT_EQ(pool_->counts().free, kPages - 3);
+  EXPECT_EQ(index_->Find(branch).size(), 2u);
+  // The block that takes its place evicts like any other.
+  Fill(keys);
+  EXPECT_EQ(index_->Find(keys).size(), 3u);
+  EXPECT_TRUE(pool_->Allocate(kPages, {}, tenant_).ok());
+  EXPECT_EQ(index_->stats().blocks, 0u);
 }
 
 }  // namespace
