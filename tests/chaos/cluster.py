@@ -105,7 +105,7 @@ class Cluster:
     """Routers, a cache-manager, prefill and decode workers under mTLS. One `topology` of: "spread", a host for each service and
     pages over tls; "one-host", all on one and pages over shared memory."""
 
-    def __init__(self, folder, model, routers=1, prefill=1, decode=2, topology="spread", kv_pool_mib=64, threads=1, extra=()):
+    def __init__(self, folder, model, routers=1, prefill=1, decode=2, topology="spread", kv_pool_mib=256, threads=1, extra=()):
         self.folder, self.model, self.kv_pool_mib, self.threads = folder, model, kv_pool_mib, threads
         self.transport = "tls" if topology == "spread" else "ucx-shm"
         self.hosts, self.services = {}, []

@@ -63,6 +63,8 @@ def decode_killed_on_one_host(run):
 def kill_decode(run, times, topology):
     with run.cluster(decode=2, topology=topology) as cluster:
         def moment(streams):
+            for stream in streams:  # all are under way
+                stream.first.wait(STREAM_S)
             wait_for_tokens(streams, run.random_position())
         # In most rounds prefill holds the prompts.
         kill_again_and_again(run, cluster, cluster.decodes, times, moment, uncached_every=run.times(3, 20))
@@ -136,3 +138,39 @@ def router_killed(run):
     run.judge(untyped_codes=("UNAVAILABLE",), finished_share=0.0)
     run.figures.update(first_token_elsewhere_ms_max=milliseconds(max(answered)), pages_free_ms_max=milliseconds(max(freed)))
     assert max(freed) <= 5 and max(answered) <= run.times(10, 1), run.figures
+
+
+@scenario("R24", "a long request whose decode worker is killed with -9 wherever it goes, short ones beside it; three workers",
+          "<= 2 workers lost, then REQUEST_POISONED; the others finish")
+def poison(run):
+    prompt_tokens = 6000 if run.toy else 2000
+    with run.cluster(decode=3) as cluster:
+        clients = run.clients(cluster.routers[0])
+        pill, innocents = run.specs(1, prompt_tokens, 1000, sampled=0), run.specs(6, 50, 200)
+        run.reference(clients, pill + innocents)
+        cluster.wait_healed()
+        for i in range(run.times(1, 10)):
+            lost = 0
+            poisoned = run.wave(clients, pill, f"pill-{i}", STREAM_S, salt=f"p{i}")[0]
+            others = run.wave(clients, innocents, f"innocent-{i}", STREAM_S, salt=f"i{i}")
+            while not poisoned.finished.is_set():
+                for worker in cluster.decodes:
+                    # Nobody else has so many pages.
+                    if worker.running() and worker.sum("sluice_kv_pages", 'state="active"') > prompt_tokens / 32 * 0.95:
+                        run.fault("kill", service=worker.name)
+                        worker.kill()
+                        lost += 1
+                poisoned.finished.wait(0.02)
+            wait_all(others)
+            cluster.restart_dead()
+            cluster.wait_healed()
+            run.figures["workers_lost_max"] = max(lost, run.figures.get("workers_lost_max", 0))
+        clients.close()
+    report, _ = run.judge(finished_share=0.0)
+    for name, request in report.streams.items():
+        end = request.ends[0]
+        if name.startswith("innocent"):
+            assert end["kind"] == "finished", (name, end)
+        else:
+            assert end["kind"] == "error" and end["reason"] == "REQUEST_POISONED", (name, end)
+    assert run.figures["workers_lost_max"] <= 2, run.figures

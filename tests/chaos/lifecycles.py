@@ -110,7 +110,7 @@ def ask_until_answered(run, clients, spec, name, tries, used):
           "all answered; no second collapse: <= 1.2 attempts of the router a request; steady <= 30 s after the restart")
 def herd(run):
     count = run.times(100, 1000)
-    with run.cluster(prefill=2, decode=2, kv_pool_mib=256, extra=[("router", "queue_max=2000")]) as cluster:
+    with run.cluster(prefill=2, decode=2, extra=[("router", "queue_max=2000")]) as cluster:
         router = cluster.routers[0]
         clients = run.clients(router, channels=count // load.STREAMS_PER_CHANNEL + 1)
         specs = run.specs(8, 50, 50)

@@ -36,7 +36,7 @@ def http_stream(service, spec, receive_bytes):
           "each ended <= 30 s after it stalled, the router's memory grows <= 256 KiB each; the others unaffected")
 def slow_readers(run):
     count = run.times(20, 200)
-    with run.cluster(decode=2, kv_pool_mib=256) as cluster:
+    with run.cluster(decode=2) as cluster:
         router = cluster.routers[0]
         clients, specs = run.clients(router), run.specs(4, 100, 1000)
         run.reference(clients, specs)
@@ -78,7 +78,7 @@ def slow_readers(run):
           "pages exact; the others byte-equal; compute stops at once", quick=True)
 def cancellation_storm(run):
     count, resets = run.times(100, 1000), run.times(200, 10000)
-    with run.cluster(decode=2, kv_pool_mib=256, extra=[("router", "queue_wait_s=300"), ("router", "queue_max=2000")]) as cluster:
+    with run.cluster(decode=2, extra=[("router", "queue_wait_s=300"), ("router", "queue_max=2000")]) as cluster:
         router = cluster.routers[0]
         clients = run.clients(router, channels=count // load.STREAMS_PER_CHANNEL + 1)
         specs = run.specs(8, 100, 200)
