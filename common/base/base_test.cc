@@ -90,6 +90,11 @@ TEST(Fault, ArmedPointsFailAndAllHitsAreCounted) {
   faults.Disarm("x");
   EXPECT_TRUE(faults.Hit("x").ok());
   EXPECT_EQ(faults.HitCount("x"), 3u);
+  faults.Arm(
+      "x", [] { return absl::UnavailableError("armed"); }, "a");
+  EXPECT_TRUE(faults.Hit("x").ok());
+  EXPECT_TRUE(faults.Hit("x", "b").ok());
+  EXPECT_FALSE(faults.Hit("x", "a").ok());
 }
 
 absl::StatusOr<int> Half(int value) {

@@ -4,9 +4,11 @@
 
 namespace sluice {
 
-void FaultInjector::Arm(absl::string_view point, Action action) {
+void FaultInjector::Arm(absl::string_view point, Action action, absl::string_view subject) {
   MutexLock lock(mutex_);
-  points_[std::string(point)].action = std::make_shared<Action>(std::move(action));
+  Point& entry = points_[std::string(point)];
+  entry.action = std::make_shared<Action>(std::move(action));
+  entry.subject = std::string(subject);
 }
 
 void FaultInjector::Disarm(absl::string_view point) {
@@ -15,13 +17,13 @@ void FaultInjector::Disarm(absl::string_view point) {
   if (found != points_.end()) found->second.action = nullptr;
 }
 
-absl::Status FaultInjector::Hit(absl::string_view point) {
+absl::Status FaultInjector::Hit(absl::string_view point, absl::string_view subject) {
   std::shared_ptr<Action> action;
   {
     MutexLock lock(mutex_);
     Point& entry = points_[std::string(point)];
     ++entry.hits;
-    action = entry.action;
+    if (entry.subject.empty() || entry.subject == subject) action = entry.action;
   }
   return action == nullptr ? absl::OkStatus() : (*action)();
 }

@@ -20,15 +20,17 @@ class FaultInjector {
   // Runs when the point is hit: may block (pause), return an error (fail) or OK (only observe).
   using Action = absl::AnyInvocable<absl::Status()>;
 
-  void Arm(absl::string_view point, Action action);
+  // With a `subject` only hits that name the same one run the action: one request among many.
+  void Arm(absl::string_view point, Action action, absl::string_view subject = "");
   void Disarm(absl::string_view point);
   // OK unless an armed action says otherwise. Counts every hit.
-  absl::Status Hit(absl::string_view point);
+  absl::Status Hit(absl::string_view point, absl::string_view subject = "");
   uint64_t HitCount(absl::string_view point) const;
 
  private:
   struct Point {
     uint64_t hits = 0;
+    std::string subject;  // empty: any
     std::shared_ptr<Action>
         action;  // shared: a hit may still run it while another thread disarms the point
   };
@@ -38,10 +40,15 @@ class FaultInjector {
 
 }  // namespace sluice
 
-// `injector` is a FaultInjector* that may be null. Yields an absl::Status.
+// `injector` is a FaultInjector* that may be null. Yields an absl::Status. The second form names
+// whom the point is about.
 #ifdef SLUICE_FAULTS_ENABLED
 #define SLUICE_FAULT(injector, point) \
   ((injector) == nullptr ? ::absl::OkStatus() : (injector)->Hit(point))
+#define SLUICE_FAULT_OF(injector, point, subject) \
+  ((injector) == nullptr ? ::absl::OkStatus() : (injector)->Hit(point, subject))
 #else
 #define SLUICE_FAULT(injector, point) (static_cast<void>(injector), ::absl::OkStatus())
+#define SLUICE_FAULT_OF(injector, point, subject) \
+  (static_cast<void>(injector), static_cast<void>(subject), ::absl::OkStatus())
 #endif

@@ -62,23 +62,32 @@ class FaultArmer {
     }
     switch (request.kind()) {
       case v1::ArmFaultRequest::FAIL:
-        faults_.Arm(point, [point] {
-          return absl::InternalError(absl::StrCat("fault point ", point, " is armed to fail"));
-        });
+        faults_.Arm(
+            point,
+            [point] {
+              return absl::InternalError(absl::StrCat("fault point ", point, " is armed to fail"));
+            },
+            request.request_id());
         return absl::OkStatus();
       case v1::ArmFaultRequest::CRASH:
-        faults_.Arm(point, [] {
-          raise(SIGKILL);
-          return absl::OkStatus();
-        });
+        faults_.Arm(
+            point,
+            [] {
+              raise(SIGKILL);
+              return absl::OkStatus();
+            },
+            request.request_id());
         return absl::OkStatus();
       case v1::ArmFaultRequest::PAUSE: {
         auto gate = std::make_shared<Gate>();
         gates_[point] = gate;
-        faults_.Arm(point, [gate] {
-          gate->Wait();
-          return absl::OkStatus();
-        });
+        faults_.Arm(
+            point,
+            [gate] {
+              gate->Wait();
+              return absl::OkStatus();
+            },
+            request.request_id());
         return absl::OkStatus();
       }
       default:

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "handoff/worker.h"
 #include "rpc/error.h"
 #include "rpc/service_state.h"
@@ -20,7 +21,8 @@ struct WorkerFrame {
   rpc::ServiceState& state;
   WorkerMetrics& metrics;
   const Clock& clock;
-  std::string source;  // "decode/decode-0"
+  FaultInjector* faults;  // null in builds without fault points
+  std::string source;     // "decode/decode-0"
   uint32_t context_tokens = 0;
   int32_t vocabulary = 0;
   absl::Duration credit_lease;

@@ -40,6 +40,7 @@ class StreamEvents final : public handoff::DecodeEvents {
 
   void OnToken(uint32_t position, const request::SampledToken& token,
                request::FinishReason finish) override {
+    SLUICE_FAULT_OF(frame_.faults, "decode.token", answer_.request_id()).IgnoreError();
     frame_.metrics.TokenSampled();
     v1::TokenBatch batch;
     batch.set_attempt(attempt_);

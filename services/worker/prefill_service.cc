@@ -28,6 +28,7 @@ class StreamEvents final : public handoff::PrefillEvents {
   }
 
   void OnFirstToken(const request::SampledToken& token, request::FinishReason finish) override {
+    SLUICE_FAULT_OF(frame_.faults, "prefill.first_token", answer_.request_id()).IgnoreError();
     frame_.metrics.TokenSampled();
     frame_.metrics.PhaseEnded(request::Phase::kPrefilling, frame_.clock.Now() - begun_);
     v1::PrefillEvent event;

@@ -24,6 +24,7 @@ class StreamCall {
         in_flight_(std::move(in_flight)) {}
 
   const std::shared_ptr<rpc::ServerStream<Message>>& stream() const { return stream_; }
+  const std::string& request_id() const { return request_id_; }
   void Write(Message message) { stream_->Write(std::move(message)); }
   // Counts the call and ends its stream, with a typed error unless `status` is OK.
   void End(const absl::Status& status) {

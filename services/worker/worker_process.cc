@@ -170,10 +170,15 @@ void WorkerProcess::WireTransport() {
 
 absl::Status WorkerProcess::Serve() {
   const v1::WorkerRole role = ParseRole(config_.role());
-  const WorkerFrame frame = {*worker_,           process_.state(),
-                             *metrics_,          process_.clock(),
-                             process_.source(),  static_cast<uint32_t>(model().context_tokens),
-                             model().vocabulary, kCreditLease};
+  const WorkerFrame frame = {*worker_,
+                             process_.state(),
+                             *metrics_,
+                             process_.clock(),
+                             process_.faults(),
+                             process_.source(),
+                             static_cast<uint32_t>(model().context_tokens),
+                             model().vocabulary,
+                             kCreditLease};
   std::vector<rpc::ServedService> services;
   if (role != v1::DECODE) {
     prefill_service_ = std::make_unique<PrefillService>(frame);
