@@ -40,6 +40,7 @@ class AsioServer final : public HttpServer {
 
   absl::Status Listen(const rpc::HostPort& where);
   const std::string& address() const override { return address_; }
+  void BeginShutdown() override;
   void Shutdown(absl::Duration grace) override;
   HttpServerStats stats() const override;
 
@@ -147,16 +148,20 @@ bool AsioServer::WaitForNone(absl::Duration timeout) {
   return true;
 }
 
-void AsioServer::Shutdown(absl::Duration grace) {
-  MutexLock lock(shutdown_mutex_);
-  if (threads_.empty()) return;
-  context_->draining = true;
+void AsioServer::BeginShutdown() {
+  if (context_->draining.exchange(true)) return;
   asio::post(acceptor_.get_executor(), [this] {
     Error ignored;
     acceptor_.close(ignored);
     accept_pause_.Disarm();
   });
   for (const auto& connection : OpenConnections()) connection->PostDrain();
+}
+
+void AsioServer::Shutdown(absl::Duration grace) {
+  MutexLock lock(shutdown_mutex_);
+  if (threads_.empty()) return;
+  BeginShutdown();
   if (grace <= absl::ZeroDuration() || !WaitForNone(grace)) {
     for (const auto& connection : OpenConnections()) connection->PostAbort();
   }

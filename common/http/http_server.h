@@ -77,6 +77,8 @@ class HttpResponder {
   bool BeginStream(HttpReply head);
   bool Write(absl::string_view piece);
   bool EndStream();
+  // Of a stream: what waits for the client to read.
+  size_t backlog_bytes() const;
   // Closes the connection at once, so that the client cannot take what it has for the whole.
   void Abort();
 
@@ -117,8 +119,11 @@ class HttpServer {
 
   // The bound "host:port".
   virtual const std::string& address() const = 0;
-  // Accepts no more connections, lets running answers end for up to `grace`, closes the rest and
-  // joins. Idempotent; not from a handler or callback.
+  // Accepts no more connections, closes those without a request at once and others after their
+  // answer. Idempotent; returns at once.
+  virtual void BeginShutdown() = 0;
+  // The same, and lets running answers end for up to `grace`, closes the rest and joins.
+  // Idempotent; not from a handler or callback.
   virtual void Shutdown(absl::Duration grace) = 0;
   virtual HttpServerStats stats() const = 0;
 };

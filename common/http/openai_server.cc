@@ -86,6 +86,9 @@ class Server final : public OpenAiServer {
     return absl::OkStatus();
   }
   const std::string& address() const override { return server_->address(); }
+  void BeginShutdown() override {
+    if (server_ != nullptr) server_->BeginShutdown();
+  }
   void Shutdown(absl::Duration grace) override {
     if (server_ != nullptr) server_->Shutdown(grace);
   }

@@ -39,6 +39,8 @@ class OpenAiServer {
 
   // The bound "host:port".
   virtual const std::string& address() const = 0;
+  // As HttpServer's.
+  virtual void BeginShutdown() = 0;
   // Accepts no more connections, lets running requests end for up to `grace`, cancels the rest and
   // joins. Idempotent.
   virtual void Shutdown(absl::Duration grace) = 0;

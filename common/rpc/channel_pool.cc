@@ -23,6 +23,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // Before the server closes the idle connection: a call that starts at that moment would fail.
+  arguments.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, 40000);
   // Retries are decided above: a call may have had effects.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   // Peers are named by address; a proxy from the environment must not come between.

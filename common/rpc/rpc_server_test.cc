@@ -229,6 +229,37 @@ TEST_F(StreamTest, IdleConnectionsAreClosedAndChannelsConnectAgain) {
   }
 }
 
+TEST_F(StreamTest, ShutdownThatHasBegunSendsClientsElsewhereAndLetsStreamsGoOn) {
+  Serve({});
+  const auto call = Call();
+  auto stream = service_->streams.PopFor(kWait);
+  ASSERT_TRUE(stream.has_value());
+  server_->BeginShutdown();
+  server_->BeginShutdown();
+  // A call may still be taken by the connection that is being closed; then it reaches the service.
+  const auto ends_of_refused = MakeQueue<absl::Status>();
+  for (bool refused = false; !refused;) {
+    ChannelPool fresh;
+    const auto stub = v1::Decode::NewStub(fresh.Get(server_->address()));
+    const auto other = StartServerStream<v1::DecodeRequest, v1::TokenBatch>(
+        v1::DecodeRequest(), {.timeout = kWait},
+        [&](auto* context, auto* request, auto* reactor) {
+          stub->async()->Generate(context, request, reactor);
+        },
+        std::make_unique<Recorder>(MakeQueue<v1::TokenBatch>(), ends_of_refused));
+    auto taken = service_->streams.PopFor(absl::Milliseconds(10));
+    if (taken.has_value()) (*taken)->Close(absl::OkStatus());
+    const auto end = ends_of_refused->PopFor(kWait);
+    ASSERT_TRUE(end.has_value());
+    refused = absl::IsUnavailable(*end);
+  }
+  ASSERT_TRUE((*stream)->Write(Batch(7)));
+  EXPECT_EQ(messages_->PopFor(kWait)->position(), 7u);
+  server_->Shutdown(absl::Milliseconds(10));
+  EXPECT_FALSE(ends_->PopFor(kWait)->ok()) << "the grace is over";
+  EXPECT_FALSE((*stream)->Write(Batch(8)));
+}
+
 TEST(Server, PortInUseNamesTheProcess) {
   StreamService service({});
   auto first = Server::Start({}, {{v1::Decode::service_full_name(), &service}});

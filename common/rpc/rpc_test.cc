@@ -146,6 +146,17 @@ TEST(ServiceState, AdmitsUntilTheDrainAndWaitsForTheRest) {
   EXPECT_EQ(changes, (std::vector<bool>{true, false}));
 }
 
+TEST(ServiceState, SaysWhyItIsNotReady) {
+  ServiceState state;
+  EXPECT_EQ(state.why_not_ready(), "starting");
+  state.SetReady(false, "no decode worker is ready");
+  EXPECT_EQ(state.why_not_ready(), "no decode worker is ready");
+  state.SetReady(true);
+  EXPECT_EQ(state.why_not_ready(), "");
+  state.BeginDrain();
+  EXPECT_EQ(state.why_not_ready(), "draining");
+}
+
 TEST(ServiceState, NobodyGoesOnBeforeTheDrainIsTold) {
   // Who waits for the drain destroys what the callback uses.
   for (int round = 0; round < 10; ++round) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "grpc/grpc.h"
 #include "grpc/support/time.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -96,11 +97,30 @@ void Server::SetReady(bool ready) {
 
 void Server::SetLive(bool live) { SetHealth("liveness", live); }
 
+void Server::BeginShutdown() {
+  MutexLock lock(mutex_);
+  if (server_ == nullptr || ended_ || shutdown_.joinable()) return;
+  // gRPC's own way blocks until the last call has ended, and takes no second word.
+  shutdown_ = std::thread([this] {
+    server_->Shutdown(gpr_inf_future(GPR_CLOCK_MONOTONIC));
+    MutexLock ended(mutex_);
+    ended_ = true;
+    ended_cv_.NotifyAll();
+  });
+}
+
 void Server::Shutdown(absl::Duration grace) {
-  if (server_ == nullptr) return;
-  const auto millis = absl::ToInt64Milliseconds(grace);
-  server_->Shutdown(
-      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(millis, GPR_TIMESPAN)));
+  BeginShutdown();
+  std::thread finished;
+  {
+    MutexLock lock(mutex_);
+    if (!shutdown_.joinable()) return;
+    if (!ended_) ended_cv_.WaitFor(mutex_, grace);
+    // What gRPC does itself when a deadline for the end of all calls has passed.
+    if (!ended_) grpc_server_cancel_all_calls(server_->c_server());
+    finished = std::move(shutdown_);
+  }
+  finished.join();
   server_->Wait();
 }
 

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/mutex.h"
 
 namespace grpc {
 class Server;
@@ -63,7 +65,10 @@ class Server {
   // Health of "liveness".
   void SetLive(bool live);
 
-  // Refuses new connections, cancels calls that still run after `grace`, and waits for their
+  // Refuses new connections and tells the clients of the others to go elsewhere (GOAWAY); running
+  // calls go on. Returns at once. Idempotent.
+  void BeginShutdown();
+  // The same, and cancels calls that still run after `grace`, and waits for their
   // handlers. Idempotent.
   void Shutdown(absl::Duration grace);
 
@@ -72,6 +77,10 @@ class Server {
   void SetHealth(absl::string_view service, bool serving);
 
   std::unique_ptr<grpc::Server> server_;
+  Mutex mutex_;
+  CondVar ended_cv_;
+  bool ended_ SLUICE_GUARDED_BY(mutex_) = false;
+  std::thread shutdown_ SLUICE_GUARDED_BY(mutex_);  // while gRPC waits for the calls
   std::vector<std::string> service_names_;
   std::string address_;
   uint16_t port_ = 0;

@@ -20,13 +20,14 @@ InFlight::~InFlight() {
   if (state_ != nullptr) state_->End();
 }
 
-void ServiceState::SetReady(bool ready) {
+void ServiceState::SetReady(bool ready, absl::string_view missing) {
   MutexLock announce(announce_);
   bool now = false;
   {
     MutexLock lock(mutex_);
     const bool before = ready_ && !draining_;
     ready_ = ready;
+    missing_ = std::string(missing);
     now = ready_ && !draining_;
     if (now == before) return;
   }
@@ -36,6 +37,12 @@ void ServiceState::SetReady(bool ready) {
 bool ServiceState::ready() const {
   MutexLock lock(mutex_);
   return ready_ && !draining_;
+}
+
+std::string ServiceState::why_not_ready() const {
+  MutexLock lock(mutex_);
+  if (draining_) return "draining";
+  return ready_ ? "" : missing_;
 }
 
 std::optional<InFlight> ServiceState::Admit() {

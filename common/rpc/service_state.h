@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -34,9 +36,11 @@ class InFlight {
 // Thread-safe.
 class ServiceState {
  public:
-  // Everything that admission needs is there. Draining wins over it.
-  void SetReady(bool ready);
+  // Everything that admission needs is there, or what is missing. Draining wins over it.
+  void SetReady(bool ready, absl::string_view missing = "starting");
   bool ready() const;
+  // "starting", "draining" or what is missing; empty when ready.
+  std::string why_not_ready() const;
 
   // Called after every change of ready(), in order, on the thread that caused it; must not cause
   // another. Set before the state is shared.
@@ -66,6 +70,7 @@ class ServiceState {
   mutable Mutex mutex_;
   CondVar changed_cv_;
   bool ready_ SLUICE_GUARDED_BY(mutex_) = false;
+  std::string missing_ SLUICE_GUARDED_BY(mutex_) = "starting";
   bool draining_ SLUICE_GUARDED_BY(mutex_) = false;
   bool drain_announced_ SLUICE_GUARDED_BY(mutex_) = false;
   uint32_t in_flight_ SLUICE_GUARDED_BY(mutex_) = 0;

@@ -140,7 +140,11 @@ absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& servic
       rpc::Server::Start(admin_options, {{v1::Admin::service_full_name(), admin_service_.get()}}));
   admin_->SetReady(true);
   state_.OnReadyChanged([this](bool ready) {
-    SLUICE_LOG(kInfo) << (ready ? "ready" : "not ready");
+    if (ready) {
+      SLUICE_LOG(kInfo) << "ready";
+    } else {
+      SLUICE_LOG(kInfo) << "not ready" << Field("why", state_.why_not_ready());
+    }
     grpc_->SetReady(ready);
     if (ready_changed_) ready_changed_();
   });
@@ -149,7 +153,7 @@ absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& servic
   sources.live = [this] { return Live(); };
   sources.ready = [this]() -> absl::Status {
     if (state_.ready()) return absl::OkStatus();
-    return absl::UnavailableError(state_.draining() ? "draining" : "starting");
+    return absl::UnavailableError(state_.why_not_ready());
   };
   SLUICE_ASSIGN_OR_RETURN(metrics_server_, http::MetricsServer::Start({MetricsListener().address,
                                                                        MetricsListener().anywhere},
@@ -221,6 +225,8 @@ absl::Status ServiceProcess::WriteReadyFile(const std::map<std::string, std::str
 bool ServiceProcess::WaitForDrain() {
   state_.WaitForDrain();
   SLUICE_LOG(kInfo) << "draining" << Field("in_flight", state_.in_flight());
+  if (identity_.public_facing) grpc_->BeginShutdown();
+  if (drain_begun_) drain_begun_();
   const bool idle = state_.WaitIdle(absl::Seconds(identity_.config.drain_s()));
   if (!idle)
     SLUICE_LOG(kWarning) << "drain time is over; ending what still runs"

@@ -64,6 +64,8 @@ class ServiceProcess {
     status_source_ = std::move(source);
   }
 
+  // Called when the drain has begun, by WaitForDrain.
+  void OnDrain(std::function<void()> begun) { drain_begun_ = std::move(begun); }
   // Called after every change of readiness. Before SetUp.
   void OnReadyChanged(std::function<void()> changed) { ready_changed_ = std::move(changed); }
 
@@ -92,7 +94,9 @@ class ServiceProcess {
   // "pid", "name", "service" and `more`. Readiness is state()'s, for the service to say.
   absl::Status SetUp(const std::map<std::string, std::string>& more);
 
-  // Waits for the drain to begin and then until nothing is in flight, at most service.drain_s.
+  // Waits for the drain to begin and then until nothing is in flight, at most service.drain_s. What
+  // clients call tells them to go elsewhere meanwhile; between services, those that still have work
+  // here must be able to talk of it.
   // Returns whether all requests were finished.
   bool WaitForDrain();
   // Stops the servers; calls that still run are cancelled and waited for. Idempotent.
@@ -123,6 +127,7 @@ class ServiceProcess {
   std::function<absl::Status()> live_;
   LoopWatch loops_{clock_};
   std::function<void()> ready_changed_;
+  std::function<void()> drain_begun_;
   absl::AnyInvocable<void(v1::GetStatusReply*)> status_source_;
   std::shared_ptr<const rpc::Tls> tls_;
   std::unique_ptr<grpc::Service> admin_service_;

@@ -135,6 +135,7 @@ absl::Status Run(const v1::RouterConfig& config) {
   SystemClock http_clock;
   SLUICE_ASSIGN_OR_RETURN(const auto http,
                           http::OpenAiServer::Start(http_options, core, http_clock));
+  process.OnDrain([&http] { http->BeginShutdown(); });
   SLUICE_RETURN_IF_ERROR(process.HandleSignals());
   if (!config.cache_manager().empty()) {
     auto link = ConnectToManager(
