@@ -17,7 +17,11 @@ struct Candidate {
   double decode_ms = 0;
   double pressure_ms = 0;
   uint32_t cached_tokens = 0;
-  double total() const { return compute_ms + queue_ms + transfer_ms + decode_ms + pressure_ms; }
+  double warmth = 1;
+  // A worker that came back costs up to ten times as much, so that it gets the smaller share.
+  double total() const {
+    return (compute_ms + queue_ms + transfer_ms + decode_ms + pressure_ms) / warmth;
+  }
 };
 
 class Placer {
@@ -38,7 +42,8 @@ class Placer {
       for (const WorkerState& prefill : workers_) {
         if (&prefill == &decode || !prefill.CanPrefill() ||
             prefill.description.layout_hash != decode.description.layout_hash ||
-            !WhyNot(prefill, query_.prefill_numerics, ignore_breakers).empty()) {
+            !WhyNot(prefill, query_.prefill_numerics, ignore_breakers).empty() ||
+            (!ignore_breakers && IsBroken(prefill, decode))) {
           continue;
         }
         all.push_back(Cost(&prefill, decode));
@@ -63,7 +68,51 @@ class Placer {
     return "";
   }
 
+  // Which role is missing, or that no two fit, with every worker's reason.
+  std::string WhyNobody() const {
+    if (workers_.empty()) return "no worker is known";
+    const bool local = options_.split != SplitMode::kAlways;
+    const std::string prefill_missing = WhyNoneCan(
+        "prefill", [&](const WorkerState& w) { return w.CanPrefill(); }, query_.prefill_numerics);
+    const std::string decode_missing = WhyNoneCan(
+        local && options_.split == SplitMode::kNever ? "combined" : "decode",
+        [&](const WorkerState& w) {
+          return w.CanDecode() && (options_.split != SplitMode::kNever || w.CanPrefill());
+        },
+        query_.decode_numerics);
+    if (!decode_missing.empty()) return decode_missing;
+    if (!prefill_missing.empty()) return prefill_missing;
+    std::string layouts;
+    for (const WorkerState& worker : workers_) {
+      if (!WhyNot(worker, {}, true).empty()) continue;
+      absl::StrAppend(&layouts, "; ", worker.description.id.value(), ": ",
+                      worker.description.layout);
+    }
+    return absl::StrCat(
+        "no prefill and decode worker fit together: no partner of equal page layout", layouts);
+  }
+
  private:
+  template <typename Can>
+  std::string WhyNoneCan(absl::string_view role, Can can, Id128 numerics) const {
+    std::string reasons;
+    for (const WorkerState& worker : workers_) {
+      if (!can(worker)) continue;
+      const std::string why = WhyNot(worker, numerics, true);
+      if (why.empty()) return "";
+      absl::StrAppend(&reasons, reasons.empty() ? " (" : ", ", worker.description.id.value(), ": ",
+                      why);
+    }
+    return absl::StrCat("no ", role, " worker is ready",
+                        reasons.empty() ? "" : absl::StrCat(reasons, ")"));
+  }
+
+  bool IsBroken(const WorkerState& prefill, const WorkerState& decode) const {
+    const auto& pairs = query_.broken_pairs;
+    return std::find(pairs.begin(), pairs.end(),
+                     WorkerPair(prefill.description.id, decode.description.id)) != pairs.end();
+  }
+
   // A stream that began split continues byte for byte on one worker only if that one has both
   // numerics.
   bool MayRunLocally(const WorkerState& worker) const {
@@ -87,6 +136,7 @@ class Placer {
     Candidate c;
     c.prefill = prefill;
     c.decode = &decode;
+    c.warmth = prefill == nullptr ? decode.warmth : std::min(decode.warmth, prefill->warmth);
     const WorkerState& computer = prefill == nullptr ? decode : *prefill;
     const double rate = computer.load.prefill_tokens_per_s > 0
                             ? computer.load.prefill_tokens_per_s
@@ -161,16 +211,7 @@ absl::StatusOr<PlacementDecision> Place(const PlacementOptions& options,
   std::vector<Candidate> all = placer.Candidates(false);
   if (all.empty()) all = placer.Candidates(true);
   if (all.empty()) {
-    std::string reasons;
-    for (const WorkerState& worker : workers) {
-      const std::string why = placer.WhyNot(worker, {}, true);
-      absl::StrAppend(
-          &reasons, "; ", worker.description.id.value(), ": ",
-          why.empty() ? absl::StrCat("no partner of equal page layout ", worker.description.layout)
-                      : why);
-    }
-    return absl::UnavailableError(
-        absl::StrCat("no worker can take the request (", workers.size(), " known", reasons, ")"));
+    return absl::UnavailableError(placer.WhyNobody());
   }
   KeepShortPromptsLocal(options, query, &all);
   std::stable_sort(all.begin(), all.end(),
@@ -191,7 +232,32 @@ absl::StatusOr<PlacementDecision> Place(const PlacementOptions& options,
   if (decision.split) decision.prefill = chosen->prefill->description.id;
   decision.decode = chosen->decode->description.id;
   decision.predicted_cached_tokens = chosen->cached_tokens;
+  const WorkerState& computer = decision.split ? *chosen->prefill : *chosen->decode;
+  if (computer.load.prefill_tokens_per_s > 0)
+    decision.first_token_ms = chosen->compute_ms + chosen->queue_ms;
   return decision;
+}
+
+std::string WhyNobodyServes(const PlacementOptions& options,
+                            absl::Span<const WorkerState> workers) {
+  PlacementQuery any;
+  any.prompt_tokens = 1;
+  const Placer placer(options, any, workers);
+  return placer.Candidates(true).empty() ? placer.WhyNobody() : "";
+}
+
+std::optional<LargestFit> LargestFitOf(absl::Span<const WorkerState> workers,
+                                       absl::string_view model) {
+  LargestFit fit;
+  for (const WorkerState& worker : workers) {
+    if (worker.description.model != model || worker.load.pages_total == 0) continue;
+    // The first token takes two slots in formats with a sink row.
+    const uint64_t tokens = worker.load.pages_total * worker.description.page_tokens - 1;
+    if (worker.CanPrefill()) fit.prompt_tokens = std::max(fit.prompt_tokens, tokens);
+    if (worker.CanDecode()) fit.sequence_tokens = std::max(fit.sequence_tokens, tokens);
+  }
+  if (fit.prompt_tokens == 0 || fit.sequence_tokens == 0) return std::nullopt;
+  return fit;
 }
 
 }  // namespace sluice::cluster

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ struct PlacementQuery {
   std::vector<WorkerHit> hits;
   // Workers that failed this request before.
   std::vector<WorkerId> excluded;
+  // Pairs between which pages could not be moved of late.
+  std::vector<WorkerPair> broken_pairs;
   // Workers that served this session last.
   WorkerId affine_prefill;
   WorkerId affine_decode;
@@ -51,14 +54,30 @@ struct PlacementDecision {
   WorkerId prefill;  // empty unless split
   WorkerId decode;
   uint32_t predicted_cached_tokens = 0;
+  // What the queue and the prompt take where it is computed, by measured rates; 0 where none was
+  // measured.
+  double first_token_ms = 0;
 };
 
-// Errors: UNAVAILABLE when no usable worker or pair exists, saying why each was ruled out (role,
-// readiness, draining, breaker, layout, exclusion). A breaker is ignored when it would rule out the
-// last candidates.
+// Errors: UNAVAILABLE when no usable worker or pair exists, saying which role is missing and why
+// each worker was ruled out (readiness, draining, breaker, layout, exclusion). Breakers are ignored
+// when they would rule out the last candidates.
 absl::StatusOr<PlacementDecision> Place(const PlacementOptions& options,
                                         const PlacementQuery& query,
                                         absl::Span<const WorkerState> workers,
                                         RandomSource& random);
+
+// Why no request at all can be served by these workers: "no decode worker is ready (...)". Empty
+// when one can.
+std::string WhyNobodyServes(const PlacementOptions& options, absl::Span<const WorkerState> workers);
+
+// The largest sequence, prompt and output together, that the pages of any usable pair can hold.
+struct LargestFit {
+  uint64_t prompt_tokens = 0;    // where the prompt is computed
+  uint64_t sequence_tokens = 0;  // where it is decoded
+};
+// Of the workers that serve the model and say how many pages they have; none if a role is missing.
+std::optional<LargestFit> LargestFitOf(absl::Span<const WorkerState> workers,
+                                       absl::string_view model);
 
 }  // namespace sluice::cluster

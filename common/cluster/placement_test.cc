@@ -90,6 +90,58 @@ TEST_F(PlacementTest, ExcludedDrainingAndBrokenWorkersAreAvoided) {
   EXPECT_THAT(std::string(Run().status().message()), testing::HasSubstr("d1: not ready"));
 }
 
+TEST_F(PlacementTest, BrokenPairsAreAvoidedWhileThereAreOthers) {
+  workers_[0].draining = true;
+  query_.broken_pairs = {{WorkerId("p0"), WorkerId("d1")}};
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(Run()->prefill, WorkerId("p1"));
+  query_.broken_pairs.emplace_back(WorkerId("p1"), WorkerId("d1"));
+  EXPECT_TRUE(Run().ok()) << "better a doubtful pair than none";
+}
+
+TEST_F(PlacementTest, AWorkerThatIsBackGetsLittleWorkAtFirst) {
+  workers_[0].load.running = workers_[1].load.running = 3;
+  workers_[0].warmth = 0.1;
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(Run()->decode, WorkerId("d1"));
+  workers_[1].load.running = 3000;
+  EXPECT_EQ(Run()->decode, WorkerId("d0"));
+}
+
+TEST_F(PlacementTest, TheMissingRoleIsNamed) {
+  const auto why = [&] { return WhyNobodyServes(options_, workers_); };
+  EXPECT_EQ(why(), "");
+  workers_[0].ready = false;
+  workers_[1].draining = true;
+  EXPECT_EQ(why(), "no decode worker is ready (d0: not ready, d1: draining)");
+  EXPECT_EQ(Run().status().message(), why());
+  workers_[0] = Worker("b0", Role::kBoth);
+  EXPECT_EQ(why(), "");
+  workers_[2].ready = workers_[3].ready = false;
+  EXPECT_EQ(why(), "") << "it serves alone";
+  options_.split = SplitMode::kAlways;
+  EXPECT_THAT(why(), testing::StartsWith("no prefill and decode worker fit together"));
+  workers_.erase(workers_.begin());
+  options_.split = SplitMode::kAuto;
+  EXPECT_THAT(why(), testing::StartsWith("no decode worker is ready"));
+  workers_ = {Worker("d0", Role::kDecode)};
+  EXPECT_EQ(why(), "no prefill worker is ready");
+  options_.split = SplitMode::kNever;
+  EXPECT_EQ(why(), "no combined worker is ready");
+  workers_.clear();
+  EXPECT_EQ(why(), "no worker is known");
+}
+
+TEST_F(PlacementTest, TheLargestPoolsBoundASequence) {
+  workers_[0].load.pages_total = 2000;
+  workers_[2].load.pages_total = 0;  // not said yet
+  const auto fit = LargestFitOf(workers_, "");
+  ASSERT_TRUE(fit.has_value());
+  EXPECT_EQ(fit->sequence_tokens, 63999u);
+  EXPECT_EQ(fit->prompt_tokens, 31999u);
+  EXPECT_FALSE(LargestFitOf(workers_, "another model").has_value());
+  workers_.resize(2);
+  EXPECT_FALSE(LargestFitOf(workers_, "").has_value()) << "no prefill worker";
+}
+
 TEST_F(PlacementTest, ShortPromptsStayLocalUnderAuto) {
   workers_[0].description.role = workers_[1].description.role = Role::kBoth;
   query_.prompt_tokens = 100;

@@ -13,62 +13,6 @@ using request::FinishReason;
 using request::Phase;
 using request::SampledToken;
 
-// Forwards events of one attempt; those of a flow or attempt that is over go nowhere.
-class RequestFlow::PrefillListener final : public handoff::PrefillEvents {
- public:
-  PrefillListener(std::weak_ptr<RequestFlow> flow, uint32_t attempt)
-      : flow_(std::move(flow)), attempt_(attempt) {}
-  void OnStarted(uint32_t cached_tokens) override {
-    if (auto flow = Live()) flow->OnPrefillStarted(cached_tokens);
-  }
-  void OnFirstToken(const SampledToken& token, FinishReason finish) override {
-    if (auto flow = Live()) flow->OnFirstToken(token, finish);
-  }
-  void OnEnd(const absl::Status& status, const engine::SequenceStats& stats,
-             uint64_t transferred_bytes) override {
-    if (auto flow = Live()) flow->OnPrefillEnd(status, stats, transferred_bytes);
-  }
-
- private:
-  std::shared_ptr<RequestFlow> Live() const {
-    auto flow = flow_.lock();
-    return flow != nullptr && flow->attempt_.number == attempt_ && flow->attempt_.prefill_call
-               ? flow
-               : nullptr;
-  }
-  const std::weak_ptr<RequestFlow> flow_;
-  const uint32_t attempt_;
-};
-
-class RequestFlow::DecodeListener final : public handoff::DecodeEvents {
- public:
-  DecodeListener(std::weak_ptr<RequestFlow> flow, uint32_t attempt)
-      : flow_(std::move(flow)), attempt_(attempt) {}
-  void OnStarted(uint32_t held_tokens, uint64_t /*transferred_bytes*/,
-                 absl::string_view /*transport*/) override {
-    if (auto flow = Live()) {
-      if (!flow->attempt_.decision.split) flow->OnPrefillStarted(held_tokens);
-      flow->OnDecodeStarted();
-    }
-  }
-  void OnToken(uint32_t position, const SampledToken& token, FinishReason finish) override {
-    if (auto flow = Live()) flow->OnDecodeToken(position, token, finish);
-  }
-  void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) override {
-    if (auto flow = Live()) flow->OnDecodeEnd(status, stats);
-  }
-
- private:
-  std::shared_ptr<RequestFlow> Live() const {
-    auto flow = flow_.lock();
-    return flow != nullptr && flow->attempt_.number == attempt_ && flow->attempt_.decode_call
-               ? flow
-               : nullptr;
-  }
-  const std::weak_ptr<RequestFlow> flow_;
-  const uint32_t attempt_;
-};
-
 std::shared_ptr<RequestFlow> RequestFlow::Create(FlowEnvironment& environment, FlowSpec spec,
                                                  FlowEvents& events) {
   return std::shared_ptr<RequestFlow>(new RequestFlow(environment, std::move(spec), events));
@@ -124,156 +68,89 @@ void RequestFlow::PlaceAgain() {
   query.output_tokens =
       spec_.sampling.max_tokens - std::min(spec_.sampling.max_tokens, tokens_emitted());
   query.excluded = excluded_;
+  const std::vector<WorkerId> taken = TakenWorkers();
+  query.excluded.insert(query.excluded.end(), taken.begin(), taken.end());
+  avoids_trials_ = !taken.empty();
+  query.broken_pairs = env_.directory.BrokenPairs();
   query.affine_prefill = spec_.affine_prefill;
   query.affine_decode = spec_.affine_decode;
-  query.prefill_numerics = prefill_numerics_;
-  query.decode_numerics = decode_numerics_;
-  env_.place(query, spec_, [weak = weak_from_this()](absl::StatusOr<PlacementDecision> decision) {
-    if (auto flow = weak.lock()) flow->OnPlacement(std::move(decision));
-  });
+  // Until there is a token, nothing binds the stream to the numerics of an attempt that failed.
+  query.prefill_numerics = emitted_.empty() ? spec_.prefill_numerics : prefill_numerics_;
+  query.decode_numerics = emitted_.empty() ? spec_.decode_numerics : decode_numerics_;
+  env_.place(query, spec_,
+             [weak = weak_from_this(),
+              number = ++placements_](absl::StatusOr<PlacementDecision> decision) {
+               auto flow = weak.lock();
+               if (flow != nullptr && flow->placements_ == number)
+                 flow->OnPlacement(std::move(decision));
+             });
 }
 
 void RequestFlow::OnPlacement(absl::StatusOr<PlacementDecision> decision) {
   if (IsTerminal(phase_)) return;
   if (!decision.ok()) {
     if (Classify(decision.status()) == FailureKind::kFinal) return End(decision.status());
+    if (avoids_trials_) return WaitForRoom(decision.status());
+    if (excluded_.empty()) return WaitForWorkers(decision.status());
     excluded_.clear();  // nobody else is left: those that failed get another chance
     return WaitForRoom(last_failure_.ok() ? decision.status() : last_failure_);
   }
+  nobody_since_ = absl::InfiniteFuture();
+  if (const absl::Status status = CheckDeadline(*decision); !status.ok())
+    return GiveUp(GaveUp::kTooLate, status);
+  // Two that are placed at the same time are not there for each other's placement.
+  if (MustNotJoin(*decision)) return WaitForRoom(absl::UnavailableError("another one is tried"));
   StartAttempt(*std::move(decision));
 }
 
-void RequestFlow::StartAttempt(PlacementDecision decision) {
-  const WorkerState* decode = env_.directory.Find(decision.decode);
-  const WorkerState* prefill = decision.split ? env_.directory.Find(decision.prefill) : decode;
-  if (decode == nullptr || prefill == nullptr)
-    return WaitForRoom(absl::UnavailableError("the placed worker left"));
+absl::Status RequestFlow::CheckDeadline(const PlacementDecision& decision) const {
+  // Rates are averages of other prompts, so what looks impossible by a factor of less than two is
+  // tried.
+  constexpr double kDoubt = 2;
+  if (!emitted_.empty() || spec_.context.deadline == absl::InfiniteFuture())
+    return absl::OkStatus();
+  const absl::Duration left = spec_.context.deadline - env_.loop.clock().Now();
+  const absl::Duration needed = absl::Milliseconds(decision.first_token_ms);
+  if (needed <= kDoubt * left) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("the first token would take about ",
+                   absl::FormatDuration(absl::Trunc(needed, absl::Milliseconds(1))),
+                   " at the rate of the fastest worker; ",
+                   absl::FormatDuration(absl::Trunc(left, absl::Milliseconds(1))), " are left"));
+}
+
+void RequestFlow::Pause() {
+  if (IsTerminal(phase_) || std::exchange(paused_, true)) return;
+  ++placements_;
+  if (step_timer_ != kNoTimer) env_.loop.Cancel(std::exchange(step_timer_, kNoTimer));
+  DropAttempt();
   SetPhase(Phase::kPlaced);
-  attempt_ = Attempt();
-  attempt_.number = ++dispatches_;
-  ++summary_.attempts;
-  attempt_.decision = std::move(decision);
-  tried_.insert(attempt_.decision.decode);
-  if (attempt_.decision.split) tried_.insert(attempt_.decision.prefill);
-  summary_.split = attempt_.decision.split;
-  summary_.prefill = attempt_.decision.prefill;
-  summary_.decode = attempt_.decision.decode;
-  if (!announced_) {
-    announced_ = true;
-    prefill_numerics_ = prefill->description.numerics_id;
-    decode_numerics_ = decode->description.numerics_id;
-    summary_.predicted_cached_tokens = attempt_.decision.predicted_cached_tokens;
-    events_.OnPlaced(attempt_.decision, prefill_numerics_, decode_numerics_);
-  }
-  attempt_.prefill_booked = attempt_.decision.split;
-  attempt_.decode_booked = true;
-  if (attempt_.decision.split)
-    env_.directory.Sent(attempt_.decision.prefill, true, spec_.prompt.size());
-  env_.directory.Sent(attempt_.decision.decode, false, spec_.prompt.size());
-  if (!attempt_.decision.split) return StartLocal();
-
-  const WorkerId worker = attempt_.decision.prefill;
-  env_.client.Admit(worker, spec_.context, static_cast<uint32_t>(spec_.prompt.size()),
-                    [weak = weak_from_this(), number = attempt_.number, worker,
-                     client = &env_.client](absl::StatusOr<LeaseId> credit) {
-                      if (auto flow = weak.lock()) {
-                        flow->OnCredit(number, worker, std::move(credit));
-                      } else if (credit.ok()) {
-                        client->ReturnCredit(worker, *credit);
-                      }
-                    });
 }
 
-void RequestFlow::StartLocal() {
-  handoff::DecodeCall call;
-  call.context = spec_.context;
-  call.context.attempt = attempt_.number;
-  call.prompt = spec_.prompt;
-  call.emitted = emitted_;
-  call.sampling = spec_.sampling;
-  SetPhase(Phase::kPrefilling);
-  attempt_.decode_call =
-      env_.client.StartDecode(attempt_.decision.decode, std::move(call),
-                              std::make_unique<DecodeListener>(weak_from_this(), attempt_.number));
+void RequestFlow::Resume() {
+  if (IsTerminal(phase_) || !std::exchange(paused_, false)) return;
+  waiting_since_ = env_.loop.clock().Now();
+  nobody_since_ = absl::InfiniteFuture();
+  PlaceAgain();
 }
 
-void RequestFlow::OnCredit(uint32_t attempt, WorkerId worker, absl::StatusOr<LeaseId> credit) {
-  if (IsTerminal(phase_) || attempt != attempt_.number) {
-    if (credit.ok()) env_.client.ReturnCredit(worker, *credit);
-    return;
-  }
-  if (!credit.ok()) return Fail(worker, credit.status());
-  attempt_.credit = *credit;
-  ReservePages();
+std::vector<WorkerId> RequestFlow::TakenWorkers() const {
+  if (env_.loop.clock().Now() - waiting_since_ >= env_.retry.trial_wait_max) return {};
+  std::vector<WorkerId> taken = env_.poison.Taken(*spec_.suspicion);
+  // Whoever got over its prompt before is not tried where prompts are computed, and the reverse.
+  const Role harmless = died_prefilling_ ? Role::kDecode : Role::kPrefill;
+  std::erase_if(taken, [&](const WorkerId& id) {
+    const WorkerState* worker = env_.directory.Find(id);
+    return worker == nullptr || worker->description.role == harmless;
+  });
+  return taken;
 }
 
-void RequestFlow::ReservePages() {
-  const WorkerState* holder = env_.directory.Find(attempt_.decision.prefill);
-  if (holder == nullptr)
-    return Fail(attempt_.decision.prefill, absl::UnavailableError("the prefill worker left"));
-  handoff::ReserveCall call;
-  call.context = spec_.context;
-  call.context.attempt = attempt_.number;
-  call.prompt = spec_.prompt;
-  call.emitted_tokens = tokens_emitted();
-  call.max_tokens = spec_.sampling.max_tokens;
-  call.holder = holder->description.incarnation;
-  call.holder_layout_hash = holder->description.layout_hash;
-  call.holder_layout = holder->description.layout;
-  call.holder_numerics_id = holder->description.numerics_id;
-  const WorkerId worker = attempt_.decision.decode;
-  env_.client.Reserve(worker, std::move(call),
-                      [weak = weak_from_this(), number = attempt_.number, worker,
-                       client = &env_.client](absl::StatusOr<v1::Grant> grant) {
-                        if (auto flow = weak.lock()) {
-                          flow->OnGrant(number, worker, std::move(grant));
-                          return;
-                        }
-                        Id128 id;
-                        if (grant.ok() && Id128::FromBytes(grant->lease_id(), &id))
-                          client->Release(worker, LeaseId(id));
-                      });
-}
-
-void RequestFlow::OnGrant(uint32_t attempt, WorkerId worker, absl::StatusOr<v1::Grant> grant) {
-  Id128 id;
-  const bool granted = grant.ok() && Id128::FromBytes(grant->lease_id(), &id);
-  if (IsTerminal(phase_) || attempt != attempt_.number) {
-    if (granted) env_.client.Release(worker, LeaseId(id));
-    return;
-  }
-  if (!grant.ok()) return Fail(worker, grant.status());
-  if (!granted)
-    return Fail(worker,
-                absl::InternalError("the decode worker returned a grant without a lease id"));
-  SetPhase(Phase::kReserved);
-  attempt_.lease = LeaseId(id);
-  StartSplit(*std::move(grant));
-}
-
-void RequestFlow::StartSplit(v1::Grant grant) {
-  handoff::DecodeCall decode;
-  decode.context = spec_.context;
-  decode.context.attempt = attempt_.number;
-  decode.lease = attempt_.lease;
-  decode.emitted = emitted_;
-  decode.sampling = spec_.sampling;
-  handoff::PrefillCall prefill;
-  prefill.context = decode.context;
-  prefill.credit = *attempt_.credit;
-  prefill.prompt = spec_.prompt;
-  prefill.emitted = emitted_;
-  prefill.sampling = spec_.sampling;
-  prefill.grant = std::move(grant);
-  SetPhase(Phase::kPrefilling);
-  // From here on the calls own credit and reservation.
-  attempt_.credit.reset();
-  attempt_.decode_call =
-      env_.client.StartDecode(attempt_.decision.decode, std::move(decode),
-                              std::make_unique<DecodeListener>(weak_from_this(), attempt_.number));
-  attempt_.prefill_call = env_.client.StartPrefill(
-      attempt_.decision.prefill, std::move(prefill),
-      std::make_unique<PrefillListener>(weak_from_this(), attempt_.number));
+bool RequestFlow::MustNotJoin(const PlacementDecision& decision) const {
+  const std::vector<WorkerId> taken = TakenWorkers();
+  return std::any_of(taken.begin(), taken.end(), [&](const WorkerId& worker) {
+    return worker == decision.decode || (decision.split && worker == decision.prefill);
+  });
 }
 
 void RequestFlow::OnPrefillStarted(uint32_t cached_tokens) {
@@ -289,11 +166,11 @@ void RequestFlow::OnFirstToken(const SampledToken& token, FinishReason finish) {
   }
   auto early = std::exchange(attempt_.early, {});
   Emit(token, finish);
-  if (attempt_.decode_gave_up && !IsTerminal(phase_)) {
+  if (attempt_.decode_gave_up && !paused_ && !IsTerminal(phase_)) {
     return Fail(attempt_.decision.decode, absl::Status(*attempt_.decode_gave_up));
   }
   for (auto& [next, reason] : early) {
-    if (IsTerminal(phase_)) return;
+    if (IsTerminal(phase_) || paused_) return;  // what is left is computed again after the pause
     Emit(next, reason);
   }
 }
@@ -314,6 +191,8 @@ void RequestFlow::OnPrefillEnd(const absl::Status& status, const engine::Sequenc
 
 void RequestFlow::OnDecodeStarted() {
   attempt_.prompt_ready = true;
+  if (attempt_.decision.split)
+    env_.directory.RecordPairSuccess({attempt_.decision.prefill, attempt_.decision.decode});
   if (attempt_.decision.split && phase_ < Phase::kVerified) {
     SetPhase(Phase::kTransferring);
     SetPhase(Phase::kVerified);
@@ -363,6 +242,7 @@ void RequestFlow::OnDecodeEnd(const absl::Status& status, const engine::Sequence
 void RequestFlow::Emit(const SampledToken& token, FinishReason finish) {
   const uint32_t position = tokens_emitted();
   MeasureToken();
+  env_.poison.OnToken(*spec_.suspicion);
   emitted_.push_back(token.token);
   failures_ = 0;
   if (phase_ != Phase::kStreaming) SetPhase(Phase::kStreaming);
@@ -391,6 +271,15 @@ void RequestFlow::Fail(const WorkerId& worker, const absl::Status& status, MoveC
   const FailureKind kind = Classify(status);
   if (kind == FailureKind::kFinal) return End(status);
   last_failure_ = status;
+  const Incarnation incarnation = worker == attempt_.decision.decode ? attempt_.decode_incarnation
+                                                                     : attempt_.prefill_incarnation;
+  if ((cause == MoveCause::kWorkerLost || IsConnectionBroken(status)) &&
+      !env_.directory.Drains(worker, incarnation)) {
+    died_prefilling_ = attempt_.decision.split && worker == attempt_.decision.prefill;
+    // Before this request leaves: all that are there saw it.
+    env_.poison.OnDeath(worker, incarnation);
+    env_.directory.ConnectionBroke(worker, incarnation);
+  }
   const uint32_t attempt = attempt_.number;
   const bool began = attempt_.prompt_ready;
   DropAttempt();
@@ -402,9 +291,18 @@ void RequestFlow::Fail(const WorkerId& worker, const absl::Status& status, MoveC
                     << Field("attempt", attempt) << Field("worker", worker)
                     << Field("tokens", emitted_.size()) << Field("status", status.ToString());
   if (kind == FailureKind::kSuspect) env_.directory.RecordFailure(worker);
+  // Either of them may get on well with others.
+  if (attempt_.decision.split && !began &&
+      (absl::IsAborted(status) || absl::IsFailedPrecondition(status))) {
+    env_.directory.RecordPairFailure({attempt_.decision.prefill, attempt_.decision.decode});
+  }
   // A second failure in a row that speaks against nobody may be the pair's: try another worker.
   if (kind == FailureKind::kSuspect || failures_ > 0) excluded_.push_back(worker);
   ++failures_;
+  if (spec_.suspicion->poisoned()) {
+    summary_.deaths = spec_.suspicion->deaths();
+    return GiveUp(GaveUp::kPoisoned, status);
+  }
   if (emitted_.empty()) {
     if (summary_.attempts >= env_.retry.attempts_max) return GiveUp(GaveUp::kAttempts, status);
     if (!env_.budget.Take()) return GiveUp(GaveUp::kBudget, status);
@@ -427,6 +325,15 @@ void RequestFlow::WaitForRoom(const absl::Status& status) {
   RunAfter(Backoff(env_.retry, 0, env_.random), &RequestFlow::PlaceAgain);
 }
 
+void RequestFlow::WaitForWorkers(const absl::Status& status) {
+  const absl::Time now = env_.loop.clock().Now();
+  nobody_since_ = std::min(nobody_since_, now);
+  if (now - nobody_since_ >= env_.retry.no_worker_wait_max) {
+    return GiveUp(GaveUp::kNoWorker, status);
+  }
+  RunAfter(Backoff(env_.retry, 0, env_.random), &RequestFlow::PlaceAgain);
+}
+
 void RequestFlow::DropAttempt() {
   // Resetting first makes callbacks deaf: what the dropped calls still say is of no interest, and a
   // lost worker fails an attempt once.
@@ -444,10 +351,23 @@ void RequestFlow::DropAttempt() {
   Unbook(false);
 }
 
+void RequestFlow::Book() {
+  attempt_.prefill_booked = attempt_.decision.split;
+  attempt_.decode_booked = true;
+  if (attempt_.decision.split) {
+    env_.directory.Sent(attempt_.decision.prefill, true, spec_.prompt.size());
+    env_.poison.Enter(spec_.suspicion, attempt_.decision.prefill, attempt_.prefill_incarnation);
+  }
+  env_.directory.Sent(attempt_.decision.decode, false, spec_.prompt.size());
+  env_.poison.Enter(spec_.suspicion, attempt_.decision.decode, attempt_.decode_incarnation);
+}
+
 void RequestFlow::Unbook(bool prefill) {
   if (!std::exchange(prefill ? attempt_.prefill_booked : attempt_.decode_booked, false)) return;
-  env_.directory.Finished(prefill ? attempt_.decision.prefill : attempt_.decision.decode, prefill,
-                          spec_.prompt.size());
+  const WorkerId& worker = prefill ? attempt_.decision.prefill : attempt_.decision.decode;
+  env_.directory.Finished(worker, prefill, spec_.prompt.size());
+  env_.poison.Leave(spec_.suspicion, worker,
+                    prefill ? attempt_.prefill_incarnation : attempt_.decode_incarnation);
 }
 
 void RequestFlow::GiveUp(GaveUp why, const absl::Status& last_failure) {

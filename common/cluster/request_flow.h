@@ -17,6 +17,7 @@
 #include "base/loop.h"
 #include "cluster/directory.h"
 #include "cluster/placement.h"
+#include "cluster/poison_guard.h"
 #include "cluster/retry_policy.h"
 #include "cluster/worker_client.h"
 #include "kv/block_key.h"
@@ -32,6 +33,8 @@ struct FlowSpec {
   // For whoever places; shared by the sequences of one prompt, on one loop.
   std::shared_ptr<kv::PromptKeys> keys = std::make_shared<kv::PromptKeys>();
   request::SamplingParams sampling;
+  // Shared by the sequences of one request.
+  std::shared_ptr<Suspicion> suspicion = std::make_shared<Suspicion>();
   WorkerId affine_prefill;
   WorkerId affine_decode;
   // Set by a resume: only workers of these numerics may serve. Zero: any.
@@ -46,6 +49,9 @@ enum class GaveUp {
   kBudget,      // the router's retry budget
   kMigrations,  // RetryOptions::migrations_max
   kWait,        // RetryOptions::queue_wait_max
+  kNoWorker,    // RetryOptions::no_worker_wait_max
+  kTooLate,     // the first token cannot come before the deadline, by measured rates
+  kPoisoned,    // it was at two deaths of workers: see PoisonGuard
 };
 
 // One change of workers.
@@ -62,6 +68,7 @@ struct FlowSummary {
   uint32_t migrations = 0;
   uint32_t workers_tried = 0;  // different ones, of either role
   GaveUp gave_up = GaveUp::kNo;
+  std::vector<WorkerId> deaths;  // if kPoisoned
   bool split = false;
   WorkerId prefill;
   WorkerId decode;
@@ -79,7 +86,7 @@ struct FlowSummary {
 class FlowEvents {
  public:
   virtual ~FlowEvents() = default;
-  // The first dispatch: which numerics the stream has from here on.
+  // A dispatch before the first token: which numerics the stream has if it is this one's.
   virtual void OnPlaced(const PlacementDecision& decision, Id128 prefill_numerics,
                         Id128 decode_numerics) = 0;
   // Positions are consecutive from 0 whatever happened behind; the last token carries the finish
@@ -105,6 +112,7 @@ struct FlowEnvironment {
   RetryBudget& budget;
   RetryOptions retry;
   PlaceFunction place;
+  PoisonGuard& poison;
 };
 
 // Owned by the environment's loop. Held by shared_ptr, because calls under way refer to it weakly.
@@ -119,6 +127,11 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
   // The client left (CANCELLED) or its stop string matched (OK). OnDone has come with `status` on
   // return, unless it came before.
   void Finish(const absl::Status& status);
+  // The client reads too slowly: the sequence gives up its place and its pages until Resume, which
+  // places it again, on the same numerics, at its next position. Both are idempotent and count as
+  // no move.
+  void Pause();
+  void Resume();
   // The named worker is gone: what runs there fails now rather than when its streams notice. OnDone
   // may come before this returns.
   void OnWorkerLost(const WorkerId& worker);
@@ -131,6 +144,8 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
   struct Attempt {
     uint32_t number = 0;  // 0: none is under way
     PlacementDecision decision;
+    Incarnation prefill_incarnation;
+    Incarnation decode_incarnation;
     std::optional<LeaseId> credit;
     std::optional<LeaseId> lease;
     std::optional<handoff::CallId> prefill_call;
@@ -151,7 +166,13 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
 
   RequestFlow(FlowEnvironment& environment, FlowSpec spec, FlowEvents& events);
   void PlaceAgain();
+  // Workers to leave out because another request is on trial there, as this one is.
+  std::vector<WorkerId> TakenWorkers() const;
+  // Another request is on trial on a worker that was chosen for this one, which is on trial too.
+  bool MustNotJoin(const PlacementDecision& decision) const;
   void OnPlacement(absl::StatusOr<PlacementDecision> decision);
+  // The first token cannot come before the deadline.
+  absl::Status CheckDeadline(const PlacementDecision& decision) const;
   void StartAttempt(PlacementDecision decision);
   void StartLocal();
   void OnCredit(uint32_t attempt, WorkerId worker, absl::StatusOr<LeaseId> credit);
@@ -176,6 +197,8 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
   }
   void Fail(const WorkerId& worker, const absl::Status& status, MoveCause cause);
   void WaitForRoom(const absl::Status& status);
+  void WaitForWorkers(const absl::Status& status);
+  void Book();
   void Unbook(bool prefill);
   void DropAttempt();
   void GiveUp(GaveUp why, const absl::Status& last_failure);
@@ -200,10 +223,14 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
       0;  // numbers attempts; unlike summary_.attempts it counts refused ones too
   absl::Status last_failure_;
   absl::Time waiting_since_ = absl::InfiniteFuture();
+  absl::Time nobody_since_ = absl::InfiniteFuture();  // no usable worker was found
+  bool avoids_trials_ = false;  // the placement under way leaves workers out for others on trial
   absl::Time phase_since_;
   absl::Time last_token_at_;
   uint32_t failures_ = 0;
-  bool announced_ = false;
+  bool paused_ = false;
+  bool died_prefilling_ = false;  // the last worker that died under it computed its prompt
+  uint32_t placements_ = 0;       // numbers them: the answer to an earlier one is ignored
   TimerId deadline_timer_ = kNoTimer;
   TimerId step_timer_ = kNoTimer;
 };

@@ -245,10 +245,10 @@ TEST_F(RequestFlowTest, TheRequestsOwnFaultIsNotRetried) {
   EXPECT_EQ(client_.prefills.size(), 1u);
 }
 
-TEST_F(RequestFlowTest, NoWorkersMeansWaitingForThem) {
+TEST_F(RequestFlowTest, NoWorkersMeansWaitingForThemALittle) {
   ShowWorkers({});
   auto flow = Start();
-  world_.RunFor(absl::Seconds(2));
+  world_.RunFor(absl::Milliseconds(400));
   EXPECT_FALSE(events_.done);
   ShowWorkers({"b0"});
   world_.RunFor(absl::Seconds(1));

@@ -119,7 +119,8 @@ TEST_F(RequestFlowTest, FinishFromWithinAFirstTokenDropsThoseThatOvertookIt) {
 
 TEST_F(RequestFlowTest, StartTellsNothingAndTheLossOfTheLastWorkerMayEndTheFlowAtOnce) {
   retry_.attempts_max = 1;
-  FlowEnvironment once{loop_, client_, directory_, random_, budget_, retry_, std::move(env_.place)};
+  FlowEnvironment once{loop_,  client_, directory_, random_, budget_, retry_, std::move(env_.place),
+                       poison_};
   FlowSpec spec;
   spec.prompt = {1, 2, 3};
   auto flow = RequestFlow::Create(once, std::move(spec), events_);

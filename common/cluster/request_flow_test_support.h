@@ -127,7 +127,7 @@ class RequestFlowTest : public ::testing::Test {
  protected:
   RequestFlowTest() { ShowWorkers({"p0", "p1", "d0", "d1"}); }
 
-  void ShowWorkers(const std::vector<std::string>& names) {
+  void ShowWorkers(const std::vector<std::string>& names, bool draining = false) {
     std::vector<Directory::Update> view;
     for (const std::string& name : names) {
       Directory::Update update;
@@ -137,7 +137,9 @@ class RequestFlowTest : public ::testing::Test {
                                 : name[0] == 'd' ? Role::kDecode
                                                  : Role::kBoth;
       update.description.page_tokens = 32;
+      update.description.numerics_id = numerics_;
       update.ready = true;
+      update.draining = draining && name[0] == 'd';
       view.push_back(update);
     }
     directory_.ApplyView(++version_, view, &lost_);
@@ -191,11 +193,13 @@ class RequestFlowTest : public ::testing::Test {
   ScriptedClient client_{loop_};
   Directory directory_{world_.clock(), BreakerOptions{}};
   uint64_t version_ = 0;
+  Id128 numerics_ = {};  // of the workers that are shown
   uint32_t max_tokens_ = 8;
   std::vector<WorkerId> lost_;
   SeededRandom random_{3};
   RetryOptions retry_;
   RetryBudget budget_{retry_};
+  PoisonGuard poison_{world_.clock(), PoisonOptions{}};
   PlacementOptions placement_;
   FlowEnvironment env_{
       loop_,
@@ -209,7 +213,8 @@ class RequestFlowTest : public ::testing::Test {
         loop_.Post([done = std::move(done), decision = std::move(decision)]() mutable {
           done(std::move(decision));
         });
-      }};
+      },
+      poison_};
   RecordingEvents events_;
 };
 

@@ -19,6 +19,12 @@ struct RetryOptions {
   absl::Duration backoff_max = absl::Seconds(1);
   // Longest wait for a worker with room.
   absl::Duration queue_wait_max = absl::Seconds(30);
+  // Longest wait while there is no usable worker of a role: a restarting one is back by then or not
+  // soon.
+  absl::Duration no_worker_wait_max = absl::Milliseconds(600);
+  // Longest wait of a request that saw a worker die for one where no other such request is on
+  // trial; then it joins one.
+  absl::Duration trial_wait_max = absl::Seconds(1);
   // Retries may be this share of requests, over a reserve of budget_burst. The reserve covers what
   // a worker that dies holds before the first token: all of it fails at once, and is worth another
   // try.

@@ -6,10 +6,24 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
 #include "base/ids.h"
 #include "handoff/worker.h"
 
 namespace sluice::cluster {
+
+// How a call ends whose connection broke after it had reached the worker: the worker died, or the
+// network did. Told from an UNAVAILABLE that a living worker answers, and from one that was never
+// reached.
+inline constexpr char kConnectionBrokenUrl[] = "sluice/connection-broken";
+inline absl::Status ConnectionBroken(absl::Status status) {
+  status.SetPayload(kConnectionBrokenUrl, absl::Cord());
+  return status;
+}
+inline bool IsConnectionBroken(const absl::Status& status) {
+  return status.GetPayload(kConnectionBrokenUrl).has_value();
+}
 
 // Owned by the router's loop; every callback and event runs on that loop, none from within the call
 // that caused it. A worker that cannot be reached ends calls with UNAVAILABLE.

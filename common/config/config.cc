@@ -72,6 +72,7 @@ constexpr FieldRule kRules[] = {
     {"RouterConfig", "split", "auto", 0, 0, "auto|always|never"},
     {"RouterConfig", "local_tokens_max", "256", 0, 1000000},
     {"RouterConfig", "default_deadline_s", "600", 1, 86400},
+    {"RouterConfig", "slow_reader_s", "20", 1, 600},
     {"RouterConfig", "queue_max", "1024", 1, 1000000},
     {"RouterConfig", "queue_wait_s", "30", 1, 3600},
     {"RouterConfig", "attempts_max", "3", 1, 10},

@@ -110,6 +110,11 @@ bool Exchange::EndStream() {
   return true;
 }
 
+size_t Exchange::backlog_bytes() const {
+  MutexLock lock(mutex_);
+  return waiting_.size() + writing_bytes_;
+}
+
 void Exchange::Abort() {
   MutexLock lock(mutex_);
   if (port_ == nullptr || aborted_) return;
@@ -206,6 +211,7 @@ void HttpResponder::Reply(HttpReply reply) { exchange_->Reply(std::move(reply));
 bool HttpResponder::BeginStream(HttpReply head) { return exchange_->BeginStream(std::move(head)); }
 bool HttpResponder::Write(absl::string_view piece) { return exchange_->Write(piece); }
 bool HttpResponder::EndStream() { return exchange_->EndStream(); }
+size_t HttpResponder::backlog_bytes() const { return exchange_->backlog_bytes(); }
 void HttpResponder::Abort() { exchange_->Abort(); }
 void HttpResponder::OnGone(std::function<void()> gone) { exchange_->OnGone(std::move(gone)); }
 void HttpResponder::OnIdle(absl::Duration interval, std::function<void()> idle) {

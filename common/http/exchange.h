@@ -70,6 +70,7 @@ class Exchange {
   bool BeginStream(HttpReply head);
   bool Write(absl::string_view piece);
   bool EndStream();
+  size_t backlog_bytes() const;
   void Abort();
   void OnGone(std::function<void()> gone);
   void OnIdle(absl::Duration interval, std::function<void()> idle);
@@ -93,7 +94,7 @@ class Exchange {
   bool AppendPiece(absl::string_view piece) SLUICE_REQUIRES(mutex_);
 
   const std::shared_ptr<ServerContext> context_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   Framing framing_ SLUICE_GUARDED_BY(mutex_);
   ConnectionPort* port_ SLUICE_GUARDED_BY(mutex_);  // null once detached
   State state_ SLUICE_GUARDED_BY(mutex_) = State::kWaiting;

@@ -16,6 +16,7 @@ class Sink final : public rpc::GenerationSink {
   bool OnMessage(v1::GenerateResponse message) override {
     return call_->OnMessage(prompt_, message);
   }
+  size_t backlog_bytes() const override { return call_->backlog_bytes(); }
   void OnEnd(const absl::Status& status) override { call_->OnEnd(status); }
 
  private:

@@ -37,6 +37,8 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
   // For the sink of prompt `prompt`.
   bool OnMessage(size_t prompt, const v1::GenerateResponse& message);
   void OnEnd(const absl::Status& status);
+  // Of a streamed answer.
+  size_t backlog_bytes() const { return stream_ ? responder_->backlog_bytes() : 0; }
 
  private:
   OpenAiCall(const OpenAiRequest& request, OpenAiCallOptions options,

@@ -90,7 +90,8 @@ std::string ErrorJson(const absl::Status& status, Endpoint endpoint, absl::strin
   const ErrorRow row = RowOf(status, detail.reason());
   const std::string hidden =
       absl::StrCat("the request failed inside the server; its id is ", request_id);
-  return ErrorBody({.message = row.status == 500 ? absl::string_view(hidden) : status.message(),
+  const bool hide = row.status == 500 && row.reason != v1::REQUEST_POISONED;
+  return ErrorBody({.message = hide ? absl::string_view(hidden) : status.message(),
                     .type = row.type,
                     .param = ParamOf(detail.field(), endpoint),
                     .code = row.code});

@@ -2,6 +2,7 @@
 // inference.proto to it.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,6 +29,8 @@ class GenerationSink {
   virtual ~GenerationSink() = default;
   // False when the client is gone or reads too slowly; the generation is cancelled then.
   virtual bool OnMessage(v1::GenerateResponse message) = 0;
+  // Bytes that wait for the client to read; 0 where nothing is streamed.
+  virtual size_t backlog_bytes() const { return 0; }
   // The last call. OK only after the message with the usage.
   virtual void OnEnd(const absl::Status& status) = 0;
 };

@@ -57,10 +57,19 @@ class ServerStream {
     return pushed == Queue::Pushed::kQueued;
   }
 
+  // What waits for the reader, the message being written not counted.
+  size_t backlog_bytes() const { return core_->queue.waiting_bytes(); }
+
   // Ends the stream after what was written. Idempotent: the first status wins.
   void Close(const absl::Status& status) {
     core_->DropGone();
     core_->Run(core_->queue.Close(status));
+  }
+  // Ends the stream without what waits, for a reader that does not read. The first end wins.
+  void Abandon(const absl::Status& status) {
+    core_->DropGone();
+    core_->StartStallTimer();
+    core_->Run(core_->queue.Drop(status));
   }
 
  private:

@@ -57,6 +57,13 @@ class StreamQueue {
     return NextStep();
   }
 
+  // Ends the stream at once, without what is queued: for a reader that does not read it.
+  Step Drop(absl::Status status) {
+    MutexLock lock(mutex_);
+    DropAndEnd(std::move(status));
+    return NextStep();
+  }
+
   // The write of the last kWrite step has ended. `ok` false: the peer is gone.
   Step OnWriteDone(bool ok) {
     MutexLock lock(mutex_);

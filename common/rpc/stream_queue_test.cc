@@ -150,5 +150,18 @@ TEST(StreamQueue, StepsOfManyThreadsNeverOverlap) {
   }
 }
 
+TEST(StreamQueue, DroppedEndsWithoutWhatWaits) {
+  Queue queue(1000, Overflow());
+  Queue::Step first, second;
+  queue.Push(1, 10, &first);
+  queue.Push(2, 10, &second);
+  EXPECT_EQ(first.kind, Kind::kWrite);
+  EXPECT_EQ(queue.Drop(absl::AbortedError("enough")).kind, Kind::kNothing)
+      << "the write in progress ends first";
+  const Queue::Step end = queue.OnWriteDone(true);
+  EXPECT_EQ(end.kind, Kind::kFinish);
+  EXPECT_EQ(end.status, absl::AbortedError("enough"));
+}
+
 }  // namespace
 }  // namespace sluice::rpc

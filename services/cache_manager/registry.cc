@@ -54,7 +54,8 @@ bool Registry::Heartbeat(ConnectionId connection, const v1::Heartbeat& heartbeat
   if (found == connections_.end()) return false;
   Entry& entry = entries_[found->second];
   entry.heard = now;
-  if (SameState(entry.message, heartbeat)) return true;
+  if (entry.reported && SameState(entry.message, heartbeat)) return true;
+  entry.reported = true;
   entry.message.set_ready(heartbeat.ready());
   entry.message.set_draining(heartbeat.draining());
   *entry.message.mutable_load() = heartbeat.load();
@@ -89,7 +90,9 @@ std::vector<ConnectionId> Registry::Silent(absl::Time now) const {
 v1::WorkerView Registry::View() const {
   v1::WorkerView view;
   view.set_version(version_);
-  for (const auto& [id, entry] : entries_) *view.add_workers() = entry.message;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.reported) *view.add_workers() = entry.message;
+  }
   return view;
 }
 

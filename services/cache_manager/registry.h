@@ -44,7 +44,8 @@ class Registry {
   // Connections that were silent for too long; Detach them.
   std::vector<ConnectionId> Silent(absl::Time now) const;
 
-  // All workers in order of id. The version grows with every change, loads included.
+  // All workers that have said how they are, in order of id: one that is on its way back to a new
+  // manager must not look unready. The version grows with every change, loads included.
   v1::WorkerView View() const;
   uint64_t version() const { return version_; }
 
@@ -53,6 +54,7 @@ class Registry {
     ConnectionId connection;
     v1::WorkerEntry message;
     absl::Time heard;
+    bool reported = false;  // a heartbeat came
   };
 
   const absl::Duration silence_max_;

@@ -45,7 +45,9 @@ TEST_F(RegistryTest, ViewHoldsAttachedWorkersAndGrowsItsVersion) {
   ASSERT_TRUE(Attach(1, Info("d1", 11)).ok());
   ASSERT_TRUE(Attach(2, Info("d0", 12)).ok());
   EXPECT_EQ(registry_.version(), before + 2);
+  EXPECT_EQ(registry_.View().workers_size(), 0) << "neither has said whether it is ready";
   ASSERT_TRUE(registry_.Heartbeat(ConnectionId(1), Beat(true, 3), kStart));
+  ASSERT_TRUE(registry_.Heartbeat(ConnectionId(2), Beat(false), kStart));
   const v1::WorkerView view = registry_.View();
   ASSERT_EQ(view.workers_size(), 2);
   EXPECT_EQ(view.workers(0).info().worker_id(), "d0");
@@ -90,6 +92,7 @@ TEST_F(RegistryTest, AProcessReplacesItsOwnEarlierConnection) {
   ASSERT_TRUE(Attach(1, Info("d", 1)).ok());
   ASSERT_TRUE(Attach(2, Info("d", 1)).ok());
   EXPECT_EQ(replaced_, ConnectionId(1));
+  registry_.Heartbeat(ConnectionId(2), Beat(true), kStart);
   EXPECT_EQ(registry_.View().workers_size(), 1);
 }
 
@@ -102,6 +105,7 @@ TEST_F(RegistryTest, ARestartedProcessReplacesItsSilentPredecessor) {
   EXPECT_FALSE(registry_.Heartbeat(ConnectionId(1), Beat(true), kStart));
   EXPECT_FALSE(registry_.Detach(ConnectionId(1)).has_value());
   EXPECT_EQ(registry_.Find(ConnectionId(2))->incarnation, Incarnation(2));
+  registry_.Heartbeat(ConnectionId(2), Beat(true), kStart + 4 * kPeriod);
   EXPECT_EQ(registry_.View().workers_size(), 1);
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "rpc/error.h"
 
 namespace sluice::router {
@@ -36,6 +37,8 @@ absl::Status ClientError(const absl::Status& status, const cluster::FlowSummary&
                                          Count(summary.workers_tried, "worker"));
   const rpc::ErrorOptions soon{.retry_after = kRetryAfter};
   switch (summary.gave_up) {
+    case cluster::GaveUp::kTooLate:
+      return rpc::MakeError(v1::DEADLINE_EXCEEDED, status.message());
     case cluster::GaveUp::kNo:
       if (MayPass(status)) return status;
       return rpc::MakeError(
@@ -61,6 +64,26 @@ absl::Status ClientError(const absl::Status& status, const cluster::FlowSummary&
                        " and had been moved ", Count(summary.migrations, "time"), " before, over ",
                        Count(summary.workers_tried, "worker"), "; last failure: ", cause,
                        "; resume it from there, or try again"));
+    case cluster::GaveUp::kPoisoned:
+      return rpc::MakeError(
+          v1::REQUEST_POISONED,
+          absl::StrCat("workers died while they ran this request (",
+                       absl::StrJoin(summary.deaths, ", ",
+                                     [](std::string* out, const WorkerId& worker) {
+                                       out->append(worker.value());
+                                     }),
+                       "), so it is not moved to another one; do not send it again: tell the "
+                       "operator its id"));
+    case cluster::GaveUp::kNoWorker: {
+      const uint32_t tokens = summary.usage.completion_tokens;
+      return rpc::MakeError(
+          v1::NO_READY_WORKERS,
+          absl::StrCat(tokens > 0 ? absl::StrCat("the stream broke after ", Count(tokens, "token"),
+                                                 " and cannot go on: ")
+                                  : "",
+                       cause, "; try again once workers are up"),
+          soon);
+    }
     case cluster::GaveUp::kWait:
       break;
   }

@@ -59,6 +59,26 @@ TEST(ClientError, LackOfRoomIsOverload) {
               HasSubstr("no worker had room within 30s: 0 of 64 pages are free"));
 }
 
+TEST(ClientError, AMissingRoleIsNamed) {
+  const absl::Status error = ClientError(absl::UnavailableError("no decode worker is ready"),
+                                         Summary(GaveUp::kNoWorker), kRetry);
+  EXPECT_TRUE(absl::IsUnavailable(error)) << error;
+  EXPECT_EQ(rpc::DetailOf(error).reason(), v1::NO_READY_WORKERS);
+  EXPECT_TRUE(rpc::DetailOf(error).retryable());
+  EXPECT_THAT(std::string(error.message()),
+              HasSubstr("after 57 tokens and cannot go on: no decode worker is ready;"));
+}
+
+TEST(ClientError, APoisonedRequestIsNotToBeSentAgain) {
+  cluster::FlowSummary summary = Summary(GaveUp::kPoisoned);
+  summary.deaths = {WorkerId("decode-0"), WorkerId("decode-2")};
+  const absl::Status error = ClientError(absl::UnavailableError("broken"), summary, kRetry);
+  EXPECT_TRUE(absl::IsInternal(error)) << error;
+  EXPECT_EQ(rpc::DetailOf(error).reason(), v1::REQUEST_POISONED);
+  EXPECT_FALSE(rpc::DetailOf(error).retryable());
+  EXPECT_THAT(std::string(error.message()), HasSubstr("decode-0, decode-2"));
+}
+
 TEST(ClientError, NamesTheServiceThatFailed) {
   const absl::Status worker =
       rpc::WithContext(absl::NotFoundError("no reservation"), "decode/decode-0", "r1");

@@ -9,6 +9,16 @@
 
 namespace sluice::router {
 
+namespace {
+
+// A stream holds at most kPauseBytes and what one step of its choices adds, well below the bound at
+// which its connection would be cut. It goes on when the reader has taken some of it.
+constexpr size_t kPauseBytes = size_t{128} << 10;
+constexpr size_t kResumeBytes = size_t{96} << 10;
+constexpr absl::Duration kReaderPeriod = absl::Milliseconds(50);
+
+}  // namespace
+
 using request::FinishReason;
 using request::SampledToken;
 
@@ -29,10 +39,22 @@ class Generation::Choice final : public cluster::FlowEvents {
   void Start() {
     cluster::FlowSpec spec = owner_.prepared_.flow;
     spec.sampling.choice = index_;
+    // One pair of numerics for all choices, so that one resume finds them all again.
+    if (index_ > 0 && owner_.numerics_) {
+      spec.prefill_numerics = owner_.numerics_->first;
+      spec.decode_numerics = owner_.numerics_->second;
+    }
     flow_ = cluster::RequestFlow::Create(owner_.env_, std::move(spec), *this);
     flow_->Start();
   }
   bool started() const { return flow_ != nullptr; }
+  bool has_tokens() const { return flow_ != nullptr && flow_->tokens_emitted() > 0; }
+  void Pause() {
+    if (flow_ != nullptr) flow_->Pause();
+  }
+  void Resume() {
+    if (flow_ != nullptr) flow_->Resume();
+  }
   void Cancel(const absl::Status& status) {
     if (flow_ != nullptr) flow_->Finish(status);
   }
@@ -75,6 +97,7 @@ class Generation::Choice final : public cluster::FlowEvents {
     if (position >= resume_position_ || !delta.finish_reason().empty()) {
       owner_.Send(std::move(delta), &last_sent_);
     }
+    if (index_ == 0 && position == 0) owner_.StartSiblings();
     if (matched) flow_->Finish(absl::OkStatus());
   }
 
@@ -157,12 +180,14 @@ void Generation::Start() {
 // Siblings wait for the first token of choice 0: its prompt is cached by then, so they share its
 // pages.
 void Generation::StartSiblings() {
+  if (ended_ || paused_) return;
   for (size_t i = 1; i < choices_.size(); ++i) {
     if (!choices_[i]->started()) choices_[i]->Start();
   }
 }
 
 void Generation::OnPlaced(Id128 prefill_numerics, Id128 decode_numerics) {
+  numerics_ = {prefill_numerics, decode_numerics};
   v1::GenerateStart start;
   start.set_request_id(prepared_.flow.context.request.value());
   start.set_model(prepared_.flow.model);
@@ -176,8 +201,7 @@ void Generation::OnPlaced(Id128 prefill_numerics, Id128 decode_numerics) {
 void Generation::Send(v1::ChoiceDelta delta, std::optional<absl::Time>* last_sent) {
   if (ended_) return;
   const absl::Time now = env_.loop.clock().Now();
-  const bool first = report_.first_token == absl::InfiniteFuture();
-  if (first) report_.first_token = now;
+  if (report_.first_token == absl::InfiniteFuture()) report_.first_token = now;
   if (on_token_ && last_sent->has_value()) on_token_(now - **last_sent);
   *last_sent = now;
   v1::GenerateResponse response;
@@ -185,7 +209,35 @@ void Generation::Send(v1::ChoiceDelta delta, std::optional<absl::Time>* last_sen
   *response.add_deltas() = std::move(delta);
   if (!sink_->OnMessage(std::move(response)))
     return Cancel(absl::CancelledError("the client left"));
-  if (first) StartSiblings();
+  if (sink_->backlog_bytes() > kPauseBytes) Pause();
+}
+
+void Generation::Pause() {
+  if (std::exchange(paused_, true)) return;
+  for (auto& choice : choices_) choice->Pause();
+  WatchReader(env_.loop.clock().Now() + prepared_.reader_patience);
+}
+
+void Generation::WatchReader(absl::Time until) {
+  reader_timer_ = env_.loop.RunAt(env_.loop.clock().Now() + kReaderPeriod, [weak = weak_from_this(),
+                                                                            until] {
+    const auto live = weak.lock();
+    if (live == nullptr || live->ended_) return;
+    live->reader_timer_ = kNoTimer;
+    if (live->sink_->backlog_bytes() <= kResumeBytes) {
+      live->paused_ = false;
+      for (auto& choice : live->choices_) choice->Resume();
+      if (live->choices_[0]->has_tokens()) live->StartSiblings();
+    } else if (live->env_.loop.clock().Now() >= until) {
+      live->End(rpc::MakeError(
+          v1::SLOW_CONSUMER, absl::StrCat("the client has not read ", live->sink_->backlog_bytes(),
+                                          " bytes of its stream for ",
+                                          absl::FormatDuration(live->prepared_.reader_patience),
+                                          "; read faster or ask for fewer tokens")));
+    } else {
+      live->WatchReader(until);
+    }
+  });
 }
 
 void Generation::OnChoiceDone(uint32_t index, const absl::Status& status,
@@ -220,6 +272,7 @@ void Generation::End(const absl::Status& status) {
   if (ended_) return;
   const auto keep_alive = shared_from_this();
   ended_ = true;
+  if (reader_timer_ != kNoTimer) env_.loop.Cancel(std::exchange(reader_timer_, kNoTimer));
   for (auto& choice : choices_) choice->Cancel(absl::CancelledError("the request ended"));
   report_.status = status;
   sink_->OnEnd(rpc::WithContext(status, "router", prepared_.flow.context.request.value()));

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cluster/request_flow.h"
@@ -24,8 +25,9 @@ struct PreparedRequest {
   std::shared_ptr<const services::TextModel> model;
   cluster::FlowSpec flow;  // of choice 0
   uint32_t choices = 1;
-  text::OutputOptions output;              // how the answer is read
-  std::vector<uint32_t> resume_positions;  // empty, or one per choice
+  text::OutputOptions output;                          // how the answer is read
+  std::vector<uint32_t> resume_positions;              // empty, or one per choice
+  absl::Duration reader_patience = absl::Seconds(20);  // with a client that reads too slowly
 };
 
 // Encodes and checks. Runs on any thread. Errors carry an ErrorDetail with the field.
@@ -74,6 +76,9 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   void Send(v1::ChoiceDelta delta, std::optional<absl::Time>* last_sent);
   void OnChoiceDone(uint32_t index, const absl::Status& status,
                     const cluster::FlowSummary& summary);
+  // The client reads too slowly: its sequences give up their places until it has caught up.
+  void Pause();
+  void WatchReader(absl::Time until);
   void End(const absl::Status& status);
 
   cluster::FlowEnvironment& env_;
@@ -82,9 +87,12 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   TokenObserver on_token_;
   Done done_;
   std::vector<std::unique_ptr<Choice>> choices_;
-  std::optional<v1::GenerateStart> start_;  // until it went out with the first delta
+  std::optional<std::pair<Id128, Id128>> numerics_;  // of choice 0: prefill, decode
+  std::optional<v1::GenerateStart> start_;           // until it went out with the first delta
   GenerationReport report_;
   uint32_t choices_done_ = 0;
+  bool paused_ = false;
+  TimerId reader_timer_ = kNoTimer;
   bool ended_ = false;
 };
 

@@ -5,11 +5,13 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/channel.h"
 #include "rpc/channel_pool.h"
 #include "rpc/client_call.h"
 #include "rpc/domain.h"
+#include "rpc/error.h"
 #include "rpc/status_map.h"
 #include "sluice/v1/decode.grpc.pb.h"
 #include "sluice/v1/prefill.grpc.pb.h"
@@ -24,6 +26,15 @@ constexpr absl::Duration kDeadlineSlack = absl::Seconds(2);
 
 absl::Status FromWorker(const WorkerId& worker, const absl::Status& status) {
   return rpc::InPlainWords(status, absl::StrCat("worker ", worker.value()));
+}
+
+// Of a stream. gRPC itself says UNAVAILABLE when a connection breaks; it says it as well, in other
+// words, when there never was one, and then the worker has not seen the request.
+absl::Status StreamEnd(const WorkerId& worker, const absl::Status& status) {
+  const bool broken = absl::IsUnavailable(status) && !rpc::HasDetail(status) &&
+                      !absl::StrContains(status.message(), "failed to connect");
+  const absl::Status end = FromWorker(worker, status);
+  return broken ? cluster::ConnectionBroken(end) : end;
 }
 
 // A reply that cannot be read is the worker's fault, never the request's.
@@ -190,7 +201,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
       loop_->Post([shared = shared_, status] {
         shared->state->calls.erase(shared->id);
         if (shared->state->closed) return;
-        End(*shared, shared->refused.ok() ? FromWorker(shared->worker, status) : shared->refused);
+        End(*shared, shared->refused.ok() ? StreamEnd(shared->worker, status) : shared->refused);
         shared->events.reset();
       });
     }
@@ -284,7 +295,8 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     const Incarnation incarnation =
         known == nullptr ? stub.incarnation : known->description.incarnation;
     if (stub.prefill == nullptr || stub.address != address || stub.incarnation != incarnation) {
-      if (!stub.address.empty() && stub.address != address) channels_.Drop(stub.address);
+      // Also at the same address: the old channel may still wait before it connects again.
+      if (!stub.address.empty()) channels_.Drop(stub.address);
       const auto channel = channels_.Get(address);
       const auto vocabulary =
           known == nullptr ? 0 : static_cast<request::TokenId>(known->description.vocabulary);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "rpc/error.h"
 #include "rpc/server_stream.h"
 #include "rpc/status_map.h"
 
@@ -35,7 +36,11 @@ class StreamSink final : public rpc::GenerationSink {
   bool OnMessage(v1::GenerateResponse message) override {
     return stream_->Write(std::move(message));
   }
-  void OnEnd(const absl::Status& status) override { stream_->Close(status); }
+  size_t backlog_bytes() const override { return stream_->backlog_bytes(); }
+  void OnEnd(const absl::Status& status) override {
+    if (rpc::DetailOf(status).reason() == v1::SLOW_CONSUMER) return stream_->Abandon(status);
+    stream_->Close(status);
+  }
 
  private:
   const std::shared_ptr<rpc::ServerStream<v1::GenerateResponse>> stream_;

@@ -71,6 +71,7 @@ absl::StatusOr<RouterOptions> OptionsOf(const v1::RouterConfig& config) {
   options.retry.queue_wait_max = absl::Seconds(config.queue_wait_s());
   options.queue.waiting_max = config.queue_max();
   options.default_deadline = absl::Seconds(config.default_deadline_s());
+  options.reader_patience = absl::Seconds(config.slow_reader_s());
   options.lookup_timeout = absl::Milliseconds(config.lookup_ms());
   options.no_auth = config.no_auth();
   SLUICE_ASSIGN_OR_RETURN(options.cache_secret, ReadSecret(config.cache_secret_file()));

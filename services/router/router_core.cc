@@ -42,6 +42,7 @@ RouterCore::RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, Rando
       state_(state),
       directory_(loop.clock(), options_.breaker),
       budget_(options_.retry),
+      poison_(loop.clock(), options_.poison),
       queue_(loop.clock(), options_.queue),
       client_(make_client(directory_)) {
   environment_ = std::make_unique<cluster::FlowEnvironment>(cluster::FlowEnvironment{
@@ -49,7 +50,8 @@ RouterCore::RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, Rando
       [this](const cluster::PlacementQuery& query, const cluster::FlowSpec& spec,
              absl::AnyInvocable<void(absl::StatusOr<cluster::PlacementDecision>)> done) {
         Place(query, spec, std::move(done));
-      }});
+      },
+      poison_});
 }
 
 RouterCore::~RouterCore() = default;
@@ -62,9 +64,8 @@ void RouterCore::AddModel(std::shared_ptr<const services::TextModel> model) {
 }
 
 void RouterCore::OnView(const v1::WorkerView& view, bool fresh) {
-  if (fresh) directory_.ResetVersion();
+  if (fresh) directory_.ManagerReplaced();
   std::vector<cluster::Directory::Update> updates;
-  bool any_ready = false;
   for (const v1::WorkerEntry& entry : view.workers()) {
     auto description = rpc::ToDescription(entry.info());
     if (!description.ok()) {
@@ -73,13 +74,11 @@ void RouterCore::OnView(const v1::WorkerView& view, bool fresh) {
       continue;
     }
     LoadModel(entry.info().model(), entry.info().model_path());
-    any_ready = any_ready || (entry.ready() && !entry.draining());
     updates.push_back(
         {*std::move(description), rpc::ToLoad(entry.load()), entry.ready(), entry.draining()});
   }
   std::vector<WorkerId> lost;
   if (!directory_.ApplyView(view.version(), std::move(updates), &lost)) return;
-  worker_ready_ = any_ready;
   UpdateReady();
   ReportState();
   const auto calls = calls_;  // a flow that ends changes the set
@@ -122,7 +121,9 @@ void RouterCore::UpdateReady() {
     for (const auto& [name, served] : models_)
       model_loaded = model_loaded || served.text != nullptr;
   }
-  state_.SetReady(worker_ready_ && model_loaded);
+  std::string missing = cluster::WhyNobodyServes(options_.placement, directory_.Workers());
+  if (missing.empty() && !model_loaded) missing = "the model's tokenizer is being loaded";
+  state_.SetReady(missing.empty(), missing);
 }
 
 absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>>>
@@ -199,7 +200,9 @@ void RouterCore::OnPrepared(const std::shared_ptr<Call>& call,
 absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
   cluster::FlowSpec& flow = call->prepared->flow;
   const absl::Time now = loop_.clock().Now();
+  SLUICE_RETURN_IF_ERROR(FitIntoPools(*call->prepared));
   flow.context.deadline = std::min(call->caller.deadline, now + options_.default_deadline);
+  call->prepared->reader_patience = options_.reader_patience;
   flow.context.domain = kv::CacheDomain::Derive(options_.cache_secret, flow.context.tenant,
                                                 call->prepared->request.cache_salt());
   if (!call->prepared->request.session_affinity().empty()) {
@@ -217,11 +220,15 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
   }
   calls_.insert(call);
   // Ends with the wait, or is cancelled when the turn comes.
-  call->queue_timer = loop_.RunAt(
-      std::min(now + options_.retry.queue_wait_max, flow.context.deadline), [this, call] {
+  const absl::Time longest = now + options_.retry.queue_wait_max;
+  const bool by_deadline = flow.context.deadline < longest;
+  call->queue_timer =
+      loop_.RunAt(std::min(longest, flow.context.deadline), [this, call, by_deadline] {
         call->queue_timer = kNoTimer;
-        Reject(call, rpc::MakeError(v1::OVERLOADED, "waited too long in the queue",
-                                    {.retry_after = absl::Seconds(1)}));
+        Reject(call, by_deadline
+                         ? rpc::MakeError(v1::DEADLINE_EXCEEDED, "the deadline passed in the queue")
+                         : rpc::MakeError(v1::OVERLOADED, "waited too long in the queue",
+                                          {.retry_after = absl::Seconds(1)}));
       });
   cluster::FairQueue::Request request;
   request.tenant = flow.context.tenant;
@@ -238,6 +245,31 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
                           {.retry_after = absl::Seconds(1)});
   if (!call->over) call->ticket = *ticket;
   return absl::OkStatus();
+}
+
+absl::Status RouterCore::FitIntoPools(PreparedRequest& prepared) const {
+  const auto fit = cluster::LargestFitOf(directory_.Workers(), prepared.flow.model);
+  if (!fit) return absl::OkStatus();
+  const uint64_t prompt = prepared.flow.prompt.size();
+  request::SamplingParams& sampling = prepared.flow.sampling;
+  const bool prompt_fits = prompt <= fit->prompt_tokens && prompt < fit->sequence_tokens;
+  if (prompt_fits && !prepared.request.has_max_tokens()) {
+    // What is left of the pages instead of what is left of the context.
+    sampling.max_tokens = static_cast<uint32_t>(
+        std::min<uint64_t>(sampling.max_tokens, fit->sequence_tokens - prompt));
+    return absl::OkStatus();
+  }
+  if (prompt_fits && prompt + sampling.max_tokens <= fit->sequence_tokens) return absl::OkStatus();
+  return rpc::MakeError(
+      v1::LIMIT_EXCEEDED,
+      absl::StrCat("the prompt has ", prompt, " tokens",
+                   prepared.request.has_max_tokens()
+                       ? absl::StrCat(" and max_tokens is ", sampling.max_tokens)
+                       : "",
+                   "; the pages of the largest workers hold a prompt of ", fit->prompt_tokens,
+                   " tokens and a sequence of ", fit->sequence_tokens,
+                   ": shorten it, or enlarge engine.kv_pool_mib"),
+      {.field = prompt_fits ? "max_tokens" : "input"});
 }
 
 void RouterCore::StartGeneration(const std::shared_ptr<Call>& call) {
@@ -353,6 +385,7 @@ void RouterCore::ReportState() {
 }
 
 void RouterCore::WatchState() {
+  UpdateReady();
   ReportState();
   loop_.RunAt(loop_.clock().Now() + kStatePeriod, [this] { WatchState(); });
 }

@@ -14,6 +14,7 @@
 #include "cluster/directory.h"
 #include "cluster/fair_queue.h"
 #include "cluster/placement.h"
+#include "cluster/poison_guard.h"
 #include "cluster/request_flow.h"
 #include "rpc/inference_backend.h"
 #include "rpc/service_state.h"
@@ -28,8 +29,11 @@ struct RouterOptions {
   cluster::PlacementOptions placement;
   cluster::RetryOptions retry;
   cluster::BreakerOptions breaker;
+  cluster::PoisonOptions poison;
   cluster::FairQueueOptions queue;
   absl::Duration default_deadline = absl::Seconds(600);
+  // A stream whose client reads too slowly is paused, and ended after this.
+  absl::Duration reader_patience = absl::Seconds(20);
   absl::Duration lookup_timeout = absl::Milliseconds(20);
   std::string cache_secret;
   size_t sessions_max = 10000;  // remembered for affinity
@@ -100,8 +104,12 @@ class RouterCore final : public rpc::InferenceBackend {
              absl::AnyInvocable<void(absl::StatusOr<cluster::PlacementDecision>)> done);
   v1::LookupRequest LookupFor(const cluster::FlowSpec& spec) const;
   void LoadModel(const std::string& name, const std::string& path);
-  // Ready: a worker admits, and its model's text side is loaded.
+  // Ready: there are workers of every role that a request needs, and the text side of their model
+  // is loaded.
   void UpdateReady();
+  // Refuses what no worker can ever hold; where the client named no limit, what the workers hold is
+  // one.
+  absl::Status FitIntoPools(PreparedRequest& prepared) const;
   void ReportState();
   absl::StatusOr<std::pair<std::string, std::shared_ptr<const services::TextModel>>> FindModel(
       absl::string_view name);
@@ -115,12 +123,12 @@ class RouterCore final : public rpc::InferenceBackend {
   rpc::ServiceState& state_;
   cluster::Directory directory_;
   cluster::RetryBudget budget_;
+  cluster::PoisonGuard poison_;
   cluster::FairQueue queue_;
   std::unique_ptr<cluster::WorkerClient> client_;
   std::unique_ptr<ClusterLink> link_;
   std::unique_ptr<cluster::FlowEnvironment> environment_;
   absl::flat_hash_set<std::shared_ptr<Call>> calls_;
-  bool worker_ready_ = false;
   struct Session {
     WorkerId prefill;
     WorkerId decode;

@@ -325,7 +325,8 @@ class SimCluster {
       case absl::StatusCode::kCancelled:
         return outcome.left ? "" : "was cancelled by nobody";
       case absl::StatusCode::kDeadlineExceeded:
-        if (outcome.ended < outcome.due) return "missed its deadline before it came";
+        if (outcome.ended < outcome.due && outcome.summary.gave_up != cluster::GaveUp::kTooLate)
+          return "missed its deadline before it came";
         break;
       // Losing workers or the race for pages often enough ends a request; in a calm world nobody
       // loses.

@@ -69,6 +69,7 @@ SimRouter::SimRouter(testing::SimLoop& loop, RpcNet& net, SimClient::SlotOf slot
       directory_(loop.clock(), options.breaker),
       blocks_(1 << 16),
       budget_(options.retry),
+      poison_(loop.clock(), cluster::PoisonOptions{}),
       queue_(loop.clock(), options.queue),
       environment_{loop,
                    client_,
@@ -77,7 +78,8 @@ SimRouter::SimRouter(testing::SimLoop& loop, RpcNet& net, SimClient::SlotOf slot
                    budget_,
                    options.retry,
                    [this](const cluster::PlacementQuery& query, const cluster::FlowSpec& spec,
-                          auto done) { Place(query, spec, std::move(done)); }} {}
+                          auto done) { Place(query, spec, std::move(done)); },
+                   poison_} {}
 
 SimRouter::~SimRouter() = default;
 

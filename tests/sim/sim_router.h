@@ -16,6 +16,7 @@
 #include "cluster/directory.h"
 #include "cluster/fair_queue.h"
 #include "cluster/placement.h"
+#include "cluster/poison_guard.h"
 #include "cluster/request_flow.h"
 #include "kv/block_key.h"
 #include "kv/prefix_index.h"
@@ -115,6 +116,7 @@ class SimRouter {
   cluster::Directory directory_;
   cluster::BlockIndex blocks_;
   cluster::RetryBudget budget_;
+  cluster::PoisonGuard poison_;
   cluster::FairQueue queue_;
   cluster::FlowEnvironment environment_;
   std::map<WorkerId, Known> workers_;
