@@ -69,13 +69,7 @@ TEST_F(PagePoolTest, FreshPagesAreZeroAndCarryOwnerAndGeneration) {
 TEST_F(PagePoolTest, EightBitFormatsHoldTwiceTheTokensInTheSameBytes) {
   constexpr size_t kBudget = size_t{24} << 20;
   constexpr uint32_t kSequenceTokens = 1000;
-  const auto tokens_held = [&](kernels::KvFormat format, uint32_t head_dim) {
-    LayoutSpec spec;
-    spec.format = format;
-    spec.layers = 4;
-    spec.kv_heads = 8;
-    spec.head_dim = head_dim;
-    spec.sink_rows = kernels::IsCentred(format) ? 1 : 0;
+  const auto tokens_held = [&](const LayoutSpec& spec) {
     layout_ = *PageLayout::Make(spec);
     PagePool& pool = Make(kBudget / layout_.page_bytes(), false);
     std::vector<std::vector<PageLease>> sequences;
@@ -91,14 +85,35 @@ TEST_F(PagePoolTest, EightBitFormatsHoldTwiceTheTokensInTheSameBytes) {
     return tokens + rest * layout_.page_tokens() - spec.sink_rows;
   };
   for (uint32_t head_dim : {64u, 128u}) {
-    const double bf16 = tokens_held(kernels::KvFormat::kBf16, head_dim);
-    EXPECT_GE(tokens_held(kernels::KvFormat::kGqaFp8, head_dim) / bf16, 1.95) << head_dim;
-    EXPECT_GE(tokens_held(kernels::KvFormat::kGqaFp8c, head_dim) / bf16, 1.95) << head_dim;
+    const auto heads = [&](kernels::KvFormat format) {
+      LayoutSpec spec;
+      spec.format = format;
+      spec.layers = 4;
+      spec.kv_heads = 8;
+      spec.head_dim = head_dim;
+      spec.sink_rows = kernels::IsCentred(format) ? 1 : 0;
+      return spec;
+    };
+    const double bf16 = tokens_held(heads(kernels::KvFormat::kBf16));
+    EXPECT_GE(tokens_held(heads(kernels::KvFormat::kGqaFp8)) / bf16, 1.95) << head_dim;
+    EXPECT_GE(tokens_held(heads(kernels::KvFormat::kGqaFp8c)) / bf16, 1.95) << head_dim;
     // Two bytes of scale: 2 * 64 / 66 and 2 * 128 / 130.
-    EXPECT_GE(tokens_held(kernels::KvFormat::kGqaInt8c, head_dim) / bf16,
-              head_dim == 64 ? 1.92 : 1.95)
+    EXPECT_GE(tokens_held(heads(kernels::KvFormat::kGqaInt8c)) / bf16, head_dim == 64 ? 1.92 : 1.95)
         << head_dim;
   }
+  const auto latents = [&](kernels::KvFormat format) {
+    LayoutSpec spec;
+    spec.format = format;
+    spec.page_tokens = 64;
+    spec.layers = 4;
+    spec.kv_heads = 1;
+    spec.head_dim = 512;
+    spec.rope_dim = 64;
+    return spec;
+  };
+  const double bf16 = tokens_held(latents(kernels::KvFormat::kBf16));
+  EXPECT_GE(tokens_held(latents(kernels::KvFormat::kMlaFp8)) / bf16, 1.95);
+  EXPECT_GE(tokens_held(latents(kernels::KvFormat::kMlaFp8Tiles)) / bf16, 1.7);  // 1152 / 656
 }
 
 TEST_F(PagePoolTest, GenerationsNeverRepeatAndTheFreeListIsFifo) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 
@@ -26,7 +27,6 @@ void Distance::AddComparison(absl::Span<const float> reference, absl::Span<const
   SLUICE_CHECK(reference.size() == logits.size()) << reference.size() << " " << logits.size();
   const auto reference_top = std::max_element(reference.begin(), reference.end());
   const auto top = std::max_element(logits.begin(), logits.end());
-  same_top_ += (reference_top - reference.begin()) == (top - logits.begin());
   const double reference_sum = LogSumExp(reference, static_cast<double>(*reference_top));
   const double sum = LogSumExp(logits, static_cast<double>(*top));
   double kl = 0;
@@ -35,22 +35,32 @@ void Distance::AddComparison(absl::Span<const float> reference, absl::Span<const
     const double q = static_cast<double>(logits[i]) - sum;
     kl += std::exp(p) * (p - q);
   }
-  kl_.push_back(kl);
+  positions_.push_back({positions_.size(), kl,
+                        static_cast<request::TokenId>(reference_top - reference.begin()),
+                        static_cast<request::TokenId>(top - logits.begin())});
 }
 
-DistanceSummary Distance::Summary() const {
+DistanceSummary Distance::Summary(size_t worst) const {
   DistanceSummary summary;
   summary.tokens = tokens_;
   if (tokens_ > 0) summary.nll = nll_ / static_cast<double>(tokens_);
-  if (kl_.empty()) return summary;
-  std::vector<double> sorted = kl_;
-  std::sort(sorted.begin(), sorted.end());
-  for (double kl : sorted) summary.kl_mean += kl;
-  summary.kl_mean /= static_cast<double>(sorted.size());
+  if (positions_.empty()) return summary;
+  std::vector<ComparedPosition> sorted = positions_;
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.kl > b.kl; });
+  uint64_t same_top = 0;
+  for (const ComparedPosition& position : sorted) {
+    summary.kl_mean += position.kl;
+    same_top += position.reference_top == position.top;
+  }
+  const auto count = static_cast<double>(sorted.size());
+  summary.kl_mean /= count;
   // The smallest value that at least 99 % of the positions do not exceed.
-  summary.kl_p99 = sorted[(sorted.size() * 99 + 99) / 100 - 1];
-  summary.kl_max = sorted.back();
-  summary.top1_agreement = static_cast<double>(same_top_) / static_cast<double>(sorted.size());
+  summary.kl_p99 = sorted[sorted.size() - (sorted.size() * 99 + 99) / 100].kl;
+  summary.kl_max = sorted.front().kl;
+  summary.top1_agreement = static_cast<double>(same_top) / count;
+  sorted.resize(std::min(worst, sorted.size()));
+  summary.worst = std::move(sorted);
   return summary;
 }
 

@@ -31,6 +31,12 @@ TEST(Distance, KlIsOfTheReferenceAndShiftsDoNotMatter) {
   EXPECT_NEAR(summary.kl_p99, kl, 1e-6);
   EXPECT_NEAR(summary.kl_max, kl, 1e-6);
   EXPECT_EQ(summary.top1_agreement, 0.5);  // the lowest id wins the tie
+  ASSERT_EQ(summary.worst.size(), 2u);
+  EXPECT_EQ(summary.worst[0].index, 0u);
+  EXPECT_EQ(summary.worst[0].reference_top, 1);
+  EXPECT_EQ(summary.worst[0].top, 0);
+  EXPECT_EQ(summary.worst[1].kl, 0);
+  EXPECT_EQ(distance.Summary(1).worst.size(), 1u);
 }
 
 TEST(Distance, P99LeavesOnePositionInAHundredOut) {

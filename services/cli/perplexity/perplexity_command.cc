@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
@@ -13,6 +14,7 @@
 #include "services/cli/perplexity/distance.h"
 #include "services/cli/teacher_forcing.h"
 #include "services/text_model/text_model.h"
+#include "text/detokenizer.h"
 
 namespace sluice::cli {
 namespace {
@@ -79,7 +81,25 @@ absl::Status AddWindow(LocalSession& session, LocalSession* reference,
   return absl::OkStatus();
 }
 
-void Print(const DistanceSummary& summary, bool compared, bool as_json) {
+// A few characters of the text before a position, and what both expect next.
+struct WorstText {
+  std::string before, reference_next, next;
+};
+
+WorstText TextOf(const text::Tokenizer& tokenizer, absl::Span<const request::TokenId> tokens,
+                 const ComparedPosition& position) {
+  constexpr size_t kTokensShown = 8;
+  const size_t end = static_cast<size_t>(position.index) + 1;
+  const size_t begin = end - std::min(end, kTokensShown);
+  const auto text = [&](absl::Span<const request::TokenId> ids) {
+    return text::Detokenize(tokenizer, ids, {.skip_special_tokens = false});
+  };
+  return {text(tokens.subspan(begin, end - begin)), text({&position.reference_top, 1}),
+          text({&position.top, 1})};
+}
+
+void Print(const DistanceSummary& summary, const text::Tokenizer& tokenizer,
+           absl::Span<const request::TokenId> tokens, bool compared, bool as_json) {
   if (as_json) {
     boost::json::object object = {
         {"tokens", summary.tokens}, {"nll", summary.nll}, {"perplexity", std::exp(summary.nll)}};
@@ -88,6 +108,16 @@ void Print(const DistanceSummary& summary, bool compared, bool as_json) {
       object["kl_p99"] = summary.kl_p99;
       object["kl_max"] = summary.kl_max;
       object["top1_agreement"] = summary.top1_agreement;
+      boost::json::array worst;
+      for (const ComparedPosition& position : summary.worst) {
+        const WorstText text = TextOf(tokenizer, tokens, position);
+        worst.push_back({{"position", position.index},
+                         {"kl", position.kl},
+                         {"before", text.before},
+                         {"reference_next", text.reference_next},
+                         {"next", text.next}});
+      }
+      object["worst"] = std::move(worst);
     }
     return PrintLine(boost::json::serialize(object));
   }
@@ -97,6 +127,12 @@ void Print(const DistanceSummary& summary, bool compared, bool as_json) {
   PrintLine(absl::StrFormat("KL mean %.3e, p99 %.3e, max %.3e, same likeliest token %.2f %%",
                             summary.kl_mean, summary.kl_p99, summary.kl_max,
                             100 * summary.top1_agreement));
+  for (const ComparedPosition& position : summary.worst) {
+    const WorstText text = TextOf(tokenizer, tokens, position);
+    PrintLine(absl::StrFormat("  position %6d  KL %.3e  \"%s\" then \"%s\", reference \"%s\"",
+                              position.index, position.kl, absl::CHexEscape(text.before),
+                              absl::CHexEscape(text.next), absl::CHexEscape(text.reference_next)));
+  }
 }
 
 absl::Status Perplexity(PerplexityFlags flags) {
@@ -124,7 +160,7 @@ absl::Status Perplexity(PerplexityFlags flags) {
     SLUICE_RETURN_IF_ERROR(
         AddWindow(*session, reference.get(), all.subspan(begin, window), &distance));
   }
-  Print(distance.Summary(), reference != nullptr, flags.json);
+  Print(distance.Summary(), *text_model->tokenizer, tokens, reference != nullptr, flags.json);
   return absl::OkStatus();
 }
 
