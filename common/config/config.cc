@@ -83,24 +83,59 @@ constexpr FieldRule kRules[] = {
     {"RouterConfig", "lookup_ms", "20", 1, 1000},
     {"RouterConfig", "body_kib_max", "4096", 1, 65536},
     {"RouterConfig", "insecure_clients_anywhere"},
+    {"TenantsFile", "key_pepper_file"},
+    {"TenantsFile", "jwt"},
+    {"TenantsFile", "default_class"},
+    {"TenantsFile", "tenants"},
+    {"TenantsFile", "public_prefixes"},
+    {"TenantsFile", "kv_capacity"},
+    {"JwtIssuer", "jwks_file"},
+    {"JwtIssuer", "issuer"},
+    {"JwtIssuer", "audience"},
+    {"JwtIssuer", "tenant_claim", "sub"},
+    {"TenantEntry", "id"},
+    {"TenantEntry", "key_hashes"},
+    {"TenantEntry", "jwt_subjects"},
+    {"TenantEntry", "mtls_names"},
+    {"TenantEntry", "trusted_proxy"},
+    {"TenantEntry", "sharing_group"},
+    {"TenantEntry", "limits"},
+    {"TenantLimits", "weight", "1", 1, 1000000},
+    {"TenantLimits", "priority", "50", 0, 100},
+    {"TenantLimits", "requests_per_min", "", 1, 1000000000},
+    {"TenantLimits", "request_burst", "", 1, 1000000000},
+    {"TenantLimits", "tokens_per_min", "", 1, 1000000000000},
+    {"TenantLimits", "token_burst", "", 1, 1000000000000},
+    {"TenantLimits", "concurrency", "", 1, 1000000},
+    {"TenantLimits", "kv"},
+    {"TenantKv", "device"},
+    {"TenantKv", "host"},
+    {"TenantKv", "nvme"},
+    {"TenantKvShare", "floor"},
+    {"TenantKvShare", "cap"},
+    {"KvCapacity", "device"},
+    {"KvCapacity", "host"},
+    {"KvCapacity", "nvme"},
+    {"PublicPrefix", "name"},
+    {"PublicPrefix", "digest"},
+    {"PublicPrefix", "tokens", "", 1, 10000000},
     {"CacheManagerConfig", "service"},
     {"CacheManagerConfig", "heartbeat_ms", "500", 50, 60000},
     {"CacheManagerConfig", "blocks_max", "10000000", 1000, 1000000000},
 };
 
-absl::Status CheckText(const FieldRule& rule, const std::string& path, const std::string& value) {
-  if (*rule.allowed == '\0') return absl::OkStatus();
+std::string CheckText(const FieldRule& rule, const std::string& value) {
+  if (*rule.allowed == '\0') return "";
   for (absl::string_view choice : absl::StrSplit(rule.allowed, '|')) {
-    if (choice == value) return absl::OkStatus();
+    if (choice == value) return "";
   }
-  return absl::InvalidArgumentError(absl::StrCat(path, " is \"", value, "\"; it must be one of ",
-                                                 absl::StrReplaceAll(rule.allowed, {{"|", ", "}})));
+  return absl::StrCat("is \"", value, "\"; it must be one of ",
+                      absl::StrReplaceAll(rule.allowed, {{"|", ", "}}));
 }
 
-absl::Status CheckNumber(const FieldRule& rule, const std::string& path, uint64_t value) {
-  if (value >= rule.min && value <= rule.max) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, " is ", value, "; it must be in ", rule.min, "..", rule.max));
+std::string CheckNumber(const FieldRule& rule, uint64_t value) {
+  if (value >= rule.min && value <= rule.max) return "";
+  return absl::StrCat("is ", value, "; it must be in ", rule.min, "..", rule.max);
 }
 
 const FieldRule* RuleOf(const FieldDescriptor& field) {
@@ -116,8 +151,28 @@ bool IsSet(const Message& message, const FieldDescriptor& field) {
                              : reflection.HasField(message, &field);
 }
 
-// Fills in the default of one field and checks its value.
-absl::Status Complete(const FieldDescriptor& field, const std::string& path, Message* message) {
+// What is wrong with the values of one field that is set; empty when nothing is.
+std::string Check(const FieldRule& rule, const FieldDescriptor& field, const Message& message) {
+  const auto& reflection = *message.GetReflection();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return CheckNumber(rule, reflection.GetUInt32(message, &field));
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return CheckNumber(rule, reflection.GetUInt64(message, &field));
+    case FieldDescriptor::CPPTYPE_STRING:
+      break;
+    default:
+      return "";
+  }
+  if (!field.is_repeated()) return CheckText(rule, reflection.GetString(message, &field));
+  std::string wrong;
+  for (int i = 0; i < reflection.FieldSize(message, &field) && wrong.empty(); ++i)
+    wrong = CheckText(rule, reflection.GetRepeatedString(message, &field, i));
+  return wrong;
+}
+
+absl::Status CompleteField(const FieldDescriptor& field, const std::string& path, Message* message,
+                           ErrorMaker error) {
   const FieldRule* rule = RuleOf(field);
   if (rule == nullptr)
     return absl::InternalError(absl::StrCat("config: no rule for ", field.full_name()));
@@ -125,35 +180,27 @@ absl::Status Complete(const FieldDescriptor& field, const std::string& path, Mes
     SLUICE_RETURN_IF_ERROR(MergeOverride(absl::StrCat(field.name(), "=", rule->fallback), message));
   }
   if (!IsSet(*message, field)) return absl::OkStatus();
-  const auto& reflection = *message->GetReflection();
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_UINT32:
-      return CheckNumber(*rule, path, reflection.GetUInt32(*message, &field));
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return CheckNumber(*rule, path, reflection.GetUInt64(*message, &field));
-    case FieldDescriptor::CPPTYPE_STRING:
-      break;
-    default:
-      return absl::OkStatus();
-  }
-  if (!field.is_repeated()) return CheckText(*rule, path, reflection.GetString(*message, &field));
-  for (int i = 0; i < reflection.FieldSize(*message, &field); ++i) {
-    SLUICE_RETURN_IF_ERROR(
-        CheckText(*rule, path, reflection.GetRepeatedString(*message, &field, i)));
-  }
-  return absl::OkStatus();
+  const std::string wrong = Check(*rule, field, *message);
+  return wrong.empty() ? absl::OkStatus() : error(path, wrong);
 }
 
-absl::Status CompleteAll(const std::string& prefix, Message* message) {
+absl::Status CompleteAll(const std::string& prefix, Message* message, ErrorMaker error) {
   const auto* descriptor = message->GetDescriptor();
+  const auto& reflection = *message->GetReflection();
   for (int i = 0; i < descriptor->field_count(); ++i) {
     const FieldDescriptor& field = *descriptor->field(i);
     const std::string path = prefix + field.name();
-    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      SLUICE_RETURN_IF_ERROR(
-          CompleteAll(path + ".", message->GetReflection()->MutableMessage(message, &field)));
+    if (field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+      SLUICE_RETURN_IF_ERROR(CompleteField(field, path, message, error));
+    } else if (field.is_repeated()) {
+      for (int j = 0; j < reflection.FieldSize(*message, &field); ++j) {
+        SLUICE_RETURN_IF_ERROR(CompleteAll(absl::StrCat(path, "[", j, "]."),
+                                           reflection.MutableRepeatedMessage(message, &field, j),
+                                           error));
+      }
     } else {
-      SLUICE_RETURN_IF_ERROR(Complete(field, path, message));
+      SLUICE_RETURN_IF_ERROR(
+          CompleteAll(path + ".", reflection.MutableMessage(message, &field), error));
     }
   }
   return absl::OkStatus();
@@ -170,7 +217,9 @@ absl::Status Read(const Sources& sources, Message* message) {
   }
   for (const std::string& assignment : sources.overrides)
     SLUICE_RETURN_IF_ERROR(MergeOverride(assignment, message));
-  return CompleteAll("", message);
+  return Complete(message, [](const std::string& path, const std::string& what) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " ", what));
+  });
 }
 
 absl::Status CheckAddress(absl::string_view path, const std::string& address) {
@@ -189,14 +238,14 @@ void SetIfEmpty(std::string* text, absl::string_view value) {
   if (text->empty()) *text = std::string(value);
 }
 
-absl::Status CheckTls(const v1::TlsConfig& tls) {
+absl::Status CheckTls(const v1::TlsConfig& tls, absl::string_view path) {
   const std::pair<absl::string_view, bool> files[] = {{"cert_file", tls.cert_file().empty()},
                                                       {"key_file", tls.key_file().empty()},
                                                       {"ca_file", tls.ca_file().empty()}};
   for (const auto& [name, missing] : files) {
     if (missing != files[0].second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("service.tls.", missing ? name : files[0].first,
+          absl::StrCat(path, ".", missing ? name : files[0].first,
                        " is missing; set cert_file, key_file and ca_file, or none of them"));
     }
   }
@@ -214,7 +263,7 @@ absl::Status CompleteService(absl::string_view name, absl::string_view listen,
   SLUICE_RETURN_IF_ERROR(CheckAddress("service.listen", service->listen()));
   SLUICE_RETURN_IF_ERROR(CheckAddress("service.metrics_listen", service->metrics_listen()));
   SLUICE_RETURN_IF_ERROR(CheckAddress("service.admin_listen", service->admin_listen()));
-  SLUICE_RETURN_IF_ERROR(CheckTls(service->tls()));
+  SLUICE_RETURN_IF_ERROR(CheckTls(service->tls(), "service.tls"));
   return CheckAddress("service.advertise", service->advertise());
 }
 
@@ -262,6 +311,10 @@ std::string NameOfModel(absl::string_view path) {
     }
   }
   return std::string(path);
+}
+
+absl::Status Complete(google::protobuf::Message* message, ErrorMaker error) {
+  return CompleteAll("", message, error);
 }
 
 absl::StatusOr<v1::WorkerConfig> LoadWorkerConfig(const Sources& sources, absl::string_view role) {

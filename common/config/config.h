@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -39,5 +40,11 @@ struct FieldRule {
   const char* allowed = "";  // of texts and list items: "a|b|c"; empty: any
 };
 absl::Span<const FieldRule> AllRules();
+
+// Fills in the defaults of `message` and everything below it, and checks ranges and choices.
+// `error(path, what)` makes the status for what is wrong with the setting at `path`.
+using ErrorMaker =
+    absl::FunctionRef<absl::Status(const std::string& path, const std::string& what)>;
+absl::Status Complete(google::protobuf::Message* message, ErrorMaker error);
 
 }  // namespace sluice::config

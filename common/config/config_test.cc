@@ -9,6 +9,7 @@
 #include "config/yaml.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "sluice/v1/tenants.pb.h"
 
 namespace sluice::config {
 namespace {
@@ -165,10 +166,13 @@ TEST(Config, PrintedConfigurationReadsBackEqual) {
 }
 
 TEST(ConfigRules, EveryFieldHasOneRuleAndDefaultsAreInRange) {
-  const auto* file = v1::WorkerConfig::descriptor()->file();
+  std::vector<const google::protobuf::Descriptor*> messages;
+  for (const auto* file :
+       {v1::WorkerConfig::descriptor()->file(), v1::TenantsFile::descriptor()->file()}) {
+    for (int i = 0; i < file->message_type_count(); ++i) messages.push_back(file->message_type(i));
+  }
   size_t fields = 0;
-  for (int i = 0; i < file->message_type_count(); ++i) {
-    const auto* message = file->message_type(i);
+  for (const auto* message : messages) {
     for (int j = 0; j < message->field_count(); ++j, ++fields) {
       const auto* field = message->field(j);
       int rules = 0;

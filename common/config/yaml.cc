@@ -51,9 +51,15 @@ std::string Nearest(const Descriptor& descriptor, absl::string_view name) {
 struct Place {
   absl::string_view source;
   std::string path;
+  YamlPlaces* places = nullptr;
 
   Place Inside(absl::string_view key) const {
-    return {source, path.empty() ? std::string(key) : absl::StrCat(path, ".", key)};
+    return {source, path.empty() ? std::string(key) : absl::StrCat(path, ".", key), places};
+  }
+  Place Item(size_t index) const { return {source, absl::StrCat(path, "[", index, "]"), places}; }
+  void Remember(const YAML::Node& node) const {
+    const YAML::Mark mark = node.Mark();
+    if (places != nullptr && !mark.is_null()) (*places)[path] = {mark.line + 1, mark.column + 1};
   }
   absl::Status Error(const YAML::Node& node, absl::string_view what) const {
     const YAML::Mark mark = node.Mark();
@@ -123,8 +129,14 @@ absl::Status SetField(const YAML::Node& node, const Place& place, const FieldDes
   if (field.is_repeated()) {
     if (!node.IsSequence()) return place.Error(node, "must be a list, for example [a, b]");
     reflection.ClearField(message, &field);
-    for (const YAML::Node& item : node)
-      SLUICE_RETURN_IF_ERROR(SetScalar(item, place, field, message));
+    size_t index = 0;
+    for (const YAML::Node& item : node) {
+      const Place inside = place.Item(index++);
+      inside.Remember(item);
+      SLUICE_RETURN_IF_ERROR(field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE
+                                 ? Merge(item, inside, reflection.AddMessage(message, &field))
+                                 : SetScalar(item, inside, field, message));
+    }
     return absl::OkStatus();
   }
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
@@ -148,6 +160,7 @@ absl::Status Merge(const YAML::Node& node, const Place& place, Message* message)
       return inside.Error(entry.first, absl::StrCat("is no setting; did you mean ",
                                                     Nearest(descriptor, name), "?"));
     }
+    inside.Remember(entry.first);
     SLUICE_RETURN_IF_ERROR(SetField(entry.second, inside, *field, message));
   }
   return absl::OkStatus();
@@ -162,7 +175,15 @@ void Emit(const Message& message, YAML::Emitter* out) {
     if (field.is_repeated()) {
       const int count = reflection.FieldSize(message, &field);
       if (count == 0) continue;
-      *out << YAML::Key << field.name() << YAML::Value << YAML::Flow << YAML::BeginSeq;
+      *out << YAML::Key << field.name() << YAML::Value;
+      if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        *out << YAML::BeginSeq;
+        for (int j = 0; j < count; ++j)
+          Emit(reflection.GetRepeatedMessage(message, &field, j), out);
+        *out << YAML::EndSeq;
+        continue;
+      }
+      *out << YAML::Flow << YAML::BeginSeq;
       for (int j = 0; j < count; ++j) *out << reflection.GetRepeatedString(message, &field, j);
       *out << YAML::EndSeq;
       continue;
@@ -204,10 +225,11 @@ absl::Status Parse(absl::string_view yaml, absl::string_view source, YAML::Node*
 
 }  // namespace
 
-absl::Status MergeYaml(absl::string_view yaml, absl::string_view source, Message* message) {
+absl::Status MergeYaml(absl::string_view yaml, absl::string_view source, Message* message,
+                       YamlPlaces* places) {
   YAML::Node node;
   SLUICE_RETURN_IF_ERROR(Parse(yaml, source, &node));
-  return Merge(node, {source, ""}, message);
+  return Merge(node, {source, "", places}, message);
 }
 
 absl::Status MergeOverride(absl::string_view assignment, Message* message) {
@@ -226,7 +248,7 @@ absl::Status MergeOverride(absl::string_view assignment, Message* message) {
     outer[*name] = node;
     node = outer;
   }
-  return Merge(node, {source, ""}, message);
+  return Merge(node, {source, "", nullptr}, message);
 }
 
 std::string ToYaml(const Message& message) {

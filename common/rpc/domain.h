@@ -58,7 +58,7 @@ uint32_t DeadlineToMs(absl::Time deadline, absl::Time now);
 
 // The parts of a call context that prefill and decode messages share. An empty cache domain means
 // no prefix reuse. Errors: INVALID_ARGUMENT for a request id over kRequestIdBytesMax or a cache
-// domain that has not 32 bytes.
+// domain that is none.
 template <typename Message>
 absl::StatusOr<handoff::CallContext> ToContext(const Message& message, absl::Time now);
 template <typename Message>
