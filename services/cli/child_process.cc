@@ -33,6 +33,7 @@ namespace sluice::cli {
 namespace {
 
 constexpr absl::Duration kPollStep = absl::Milliseconds(20);
+constexpr size_t kReplyBytesMax = size_t{1} << 20;  // metrics of a service have some 50 KiB
 
 // A descriptor that closes itself.
 class Fd {
@@ -135,6 +136,17 @@ std::vector<Stopping> WaitForEnd(std::vector<Stopping> left, absl::Time deadline
   _exit(127);
 }
 
+// Host and port of http://host:port.
+absl::StatusOr<std::pair<std::string, uint16_t>> ParseHttpUrl(const std::string& url) {
+  absl::string_view rest = url;
+  absl::ConsumePrefix(&rest, "http://");
+  const std::vector<std::string> parts = absl::StrSplit(rest, ':');
+  uint32_t port = 0;
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &port) || port > UINT16_MAX)
+    return absl::InvalidArgumentError(absl::StrCat("'", url, "' is not http://host:port"));
+  return std::pair(parts[0], static_cast<uint16_t>(port));
+}
+
 // Status code and body of GET path, or 0 when there is no answer.
 int HttpGet(const std::string& host, uint16_t port, absl::string_view path, std::string* body) {
   Fd socket_fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -152,8 +164,8 @@ int HttpGet(const std::string& host, uint16_t port, absl::string_view path, std:
   if (send(socket_fd.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return 0;
   std::string reply;
   char buffer[4096];
-  for (ssize_t got = 0;
-       (got = recv(socket_fd.get(), buffer, sizeof(buffer), 0)) > 0 && reply.size() < 65536;) {
+  for (ssize_t got = 0; (got = recv(socket_fd.get(), buffer, sizeof(buffer), 0)) > 0 &&
+                        reply.size() < kReplyBytesMax;) {
     reply.append(buffer, static_cast<size_t>(got));
   }
   const size_t split = reply.find("\r\n\r\n");
@@ -169,26 +181,33 @@ std::string BinaryFolder() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
+absl::StatusOr<pid_t> StartProgram(const std::string& binary, std::vector<std::string> arguments,
+                                   const std::string& log_path, bool die_with_parent) {
+  const std::string path = absl::StrCat(BinaryFolder(), "/", binary);
+  if (access(path.c_str(), X_OK) != 0) {
+    return absl::NotFoundError(absl::StrCat(path, " is missing; build the whole tree first"));
+  }
+  Fd log(open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (log.get() < 0)
+    return absl::PermissionDeniedError(
+        absl::StrCat("cannot write ", log_path, ": ", strerror(errno)));
+  const pid_t pid = fork();
+  if (pid < 0) return absl::ResourceExhaustedError(absl::StrCat("fork: ", strerror(errno)));
+  if (pid == 0) RunChild(path, arguments, log.get(), die_with_parent);
+  return pid;
+}
+
 absl::StatusOr<ChildProcess> StartChild(const std::string& folder, const std::string& name,
                                         const std::string& binary,
                                         std::vector<std::string> arguments, bool die_with_parent) {
   ChildProcess child{name, 0, absl::StrCat(folder, "/", name, ".log"),
                      absl::StrCat(folder, "/", name, ".ready.json")};
-  const std::string path = absl::StrCat(BinaryFolder(), "/", binary);
-  if (access(path.c_str(), X_OK) != 0) {
-    return absl::NotFoundError(absl::StrCat(path, " is missing; build the whole tree first"));
-  }
-  Fd log(open(child.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (log.get() < 0)
-    return absl::PermissionDeniedError(
-        absl::StrCat("cannot write ", child.log_path, ": ", strerror(errno)));
   arguments.push_back("--set");
   arguments.push_back(absl::StrCat("service.ready_file=", child.ready_path));
   arguments.push_back("--set");
   arguments.push_back(absl::StrCat("service.name=", name));
-  child.pid = fork();
-  if (child.pid < 0) return absl::ResourceExhaustedError(absl::StrCat("fork: ", strerror(errno)));
-  if (child.pid == 0) RunChild(path, arguments, log.get(), die_with_parent);
+  SLUICE_ASSIGN_OR_RETURN(
+      child.pid, StartProgram(binary, std::move(arguments), child.log_path, die_with_parent));
   return child;
 }
 
@@ -259,18 +278,21 @@ std::string TailOf(const std::string& path, size_t bytes) {
   return text.str();
 }
 
+absl::StatusOr<std::string> HttpGetText(const std::string& url, absl::string_view path) {
+  SLUICE_ASSIGN_OR_RETURN(const auto address, ParseHttpUrl(url));
+  std::string body;
+  const int code = HttpGet(address.first, address.second, path, &body);
+  if (code == 200) return body;
+  return absl::UnavailableError(absl::StrCat(url, path,
+                                             code == 0 ? " does not answer" : " answers ",
+                                             code == 0 ? "" : absl::StrCat(code)));
+}
+
 absl::Status WaitHttpReady(const std::string& url, const Clock& clock, absl::Duration timeout) {
-  absl::string_view rest = url;
-  absl::ConsumePrefix(&rest, "http://");
-  const std::vector<std::string> parts = absl::StrSplit(rest, ':');
-  uint32_t port = 0;
-  if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &port)) {
-    return absl::InvalidArgumentError(absl::StrCat("'", url, "' is not http://host:port"));
-  }
+  SLUICE_ASSIGN_OR_RETURN(const auto address, ParseHttpUrl(url));
   const absl::Time deadline = clock.Now() + timeout;
   for (std::string body;;) {
-    if (HttpGet(parts[0], static_cast<uint16_t>(port), "/ready", &body) == 200)
-      return absl::OkStatus();
+    if (HttpGet(address.first, address.second, "/ready", &body) == 200) return absl::OkStatus();
     if (clock.Now() >= deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat(url, " is not ready after ", absl::FormatDuration(timeout), ": ", body));

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 
@@ -36,8 +37,14 @@ struct ChildProcess {
 // Folder of this program's binaries.
 std::string BinaryFolder();
 
-// Starts `binary` of BinaryFolder() with arguments, stdout and stderr appended to
-// <folder>/<name>.log, in a process group of its own. With `die_with_parent` the kernel ends it
+// Starts `binary` of BinaryFolder() with arguments, stdout and stderr appended to `log_path`, in a
+// process group of its own, and returns its pid. With `die_with_parent` the kernel ends it
+// (SIGTERM) when this process dies. Errors: NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED.
+absl::StatusOr<pid_t> StartProgram(const std::string& binary, std::vector<std::string> arguments,
+                                   const std::string& log_path, bool die_with_parent);
+
+// Starts a service likewise: `binary` of BinaryFolder() with arguments, stdout and stderr appended
+// to <folder>/<name>.log, in a process group of its own. With `die_with_parent` the kernel ends it
 // (SIGTERM) when this process dies.
 absl::StatusOr<ChildProcess> StartChild(const std::string& folder, const std::string& name,
                                         const std::string& binary,
@@ -60,6 +67,10 @@ bool StopProcesses(const std::vector<pid_t>& pids, const Clock& clock, absl::Dur
 
 // Last lines of a file, for error messages.
 std::string TailOf(const std::string& path, size_t bytes = 2000);
+
+// Body of GET `path` of http://host:port, an IPv4 address. Errors: INVALID_ARGUMENT; UNAVAILABLE
+// when the answer is not 200 or does not come within a second.
+absl::StatusOr<std::string> HttpGetText(const std::string& url, absl::string_view path);
 
 // Waits until GET `url`/ready answers 200. Errors: DEADLINE_EXCEEDED with the last body; CANCELLED
 // as above.

@@ -37,6 +37,7 @@ void AddQuantizeCommand(CLI::App& app, Command* run);       // quantize
 void AddCertsCommand(CLI::App& app, Command* run);          // certs
 void AddUpCommand(CLI::App& app, Command* run);             // up
 void AddDownCommand(CLI::App& app, Command* run);           // down
+void AddChaosCommand(CLI::App& app, Command* run);          // chaos
 
 // `flag` for a model: a path, "toy", or the name of a model that ships with the program
 // (model_name.h).

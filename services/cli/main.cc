@@ -47,6 +47,7 @@ int Main(int argc, char** argv) {
   AddBenchServeCommand(*bench, &run);
   AddUpCommand(app, &run);
   AddDownCommand(app, &run);
+  AddChaosCommand(app, &run);
   AddCertsCommand(app, &run);
   try {
     app.parse(argc, argv);

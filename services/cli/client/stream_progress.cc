@@ -56,6 +56,7 @@ absl::StatusOr<NewText> StreamProgress::Accept(const v1::GenerateResponse& respo
     if (!delta.finish_reason().empty()) finish_reason_ = delta.finish_reason();
   }
   if (response.has_usage()) usage_ = response.usage();
+  fresh.tokens = tokens_;
   return fresh;
 }
 

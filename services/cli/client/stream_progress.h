@@ -14,6 +14,7 @@ namespace sluice::cli {
 struct NewText {
   std::string text;
   std::string reasoning;  // kept apart by models that reason
+  uint32_t tokens = 0;    // of the whole answer, up to the end of this
 
   bool empty() const { return text.empty() && reasoning.empty(); }
 };
