@@ -273,8 +273,8 @@ void RequestFlow::Fail(const WorkerId& worker, const absl::Status& status, MoveC
   last_failure_ = status;
   const Incarnation incarnation = worker == attempt_.decision.decode ? attempt_.decode_incarnation
                                                                      : attempt_.prefill_incarnation;
-  if ((cause == MoveCause::kWorkerLost || IsConnectionBroken(status)) &&
-      !env_.directory.Drains(worker, incarnation)) {
+  const bool worker_gone = cause == MoveCause::kWorkerLost || IsConnectionBroken(status);
+  if (worker_gone && !env_.directory.Drains(worker, incarnation)) {
     died_prefilling_ = attempt_.decision.split && worker == attempt_.decision.prefill;
     // Before this request leaves: all that are there saw it.
     env_.poison.OnDeath(worker, incarnation);
@@ -305,7 +305,10 @@ void RequestFlow::Fail(const WorkerId& worker, const absl::Status& status, MoveC
   }
   if (emitted_.empty()) {
     if (summary_.attempts >= env_.retry.attempts_max) return GiveUp(GaveUp::kAttempts, status);
-    if (!env_.budget.Take()) return GiveUp(GaveUp::kBudget, status);
+    // The budget is against overload, where retries are load for workers that live. One that is
+    // gone takes none: each of its requests comes back once, and whoever sees a second worker die
+    // is suspected of it.
+    if (!worker_gone && !env_.budget.Take()) return GiveUp(GaveUp::kBudget, status);
   } else {
     if (summary_.migrations >= env_.retry.migrations_max)
       return GiveUp(GaveUp::kMigrations, status);

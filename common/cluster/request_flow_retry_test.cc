@@ -233,8 +233,56 @@ TEST_F(RequestFlowTest, WithoutRetryBudgetTheFirstFailureIsTheLast) {
   while (budget_.Take()) {
   }
   auto flow = Start();
-  client_.prefills[0].events->OnEnd(absl::UnavailableError("gone"), {}, 0);
+  client_.prefills[0].events->OnEnd(absl::InternalError("broken"), {}, 0);
   EXPECT_EQ(events_.summary.gave_up, GaveUp::kBudget);
+}
+
+TEST_F(RequestFlowTest, WhoLosesItsWorkerNeedsNoRetryBudget) {
+  while (budget_.Take()) {
+  }
+  auto flow = Start();
+  flow->OnWorkerLost(client_.prefills[0].worker);
+  EXPECT_FALSE(events_.done);
+  EXPECT_FALSE(budget_.Take());
+  world_.RunFor(absl::Seconds(1));
+  Serve(8);
+  EXPECT_TRUE(events_.done && events_.status.ok()) << events_.status;
+  EXPECT_EQ(events_.summary.attempts, 2u);
+}
+
+TEST(RetryBudget, RequestsAndTimeRefillItUpToItsReserve) {
+  struct Case {
+    const char* what;
+    uint32_t requests;
+    absl::Duration passed;
+    uint32_t retries;
+  };
+  const Case cases[] = {
+      {"nothing", 0, absl::ZeroDuration(), 0},
+      {"less than a retry's worth of requests", 3, absl::ZeroDuration(), 0},
+      {"a share of requests", 20, absl::ZeroDuration(), 5},
+      {"less than a retry's worth of time", 0, absl::Milliseconds(249), 0},
+      {"a retry's worth of time", 0, absl::Milliseconds(250), 1},
+      {"a rate over time", 0, absl::Milliseconds(1500), 6},
+      {"both", 2, absl::Milliseconds(375), 2},
+      {"no more than the reserve by time", 0, absl::Hours(1), 8},
+      {"no more than the reserve by requests", 1000, absl::Hours(1), 8},
+  };
+  RetryOptions options;
+  options.budget_ratio = 0.25;
+  options.budget_per_s = 4;
+  options.budget_burst = 8;
+  for (const Case& c : cases) {
+    testing::SimWorld world;
+    RetryBudget budget(options, world.clock());
+    for (int i = 0; i < 8; ++i) ASSERT_TRUE(budget.Take()) << c.what;
+    ASSERT_FALSE(budget.Take()) << c.what;
+    world.RunFor(c.passed);
+    for (uint32_t i = 0; i < c.requests; ++i) budget.OnRequest();
+    uint32_t retries = 0;
+    while (budget.Take()) ++retries;
+    EXPECT_EQ(retries, c.retries) << c.what;
+  }
 }
 
 TEST_F(RequestFlowTest, TheRequestsOwnFaultIsNotRetried) {

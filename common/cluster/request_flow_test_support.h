@@ -198,7 +198,7 @@ class RequestFlowTest : public ::testing::Test {
   std::vector<WorkerId> lost_;
   SeededRandom random_{3};
   RetryOptions retry_;
-  RetryBudget budget_{retry_};
+  RetryBudget budget_{retry_, world_.clock()};
   PoisonGuard poison_{world_.clock(), PoisonOptions{}};
   PlacementOptions placement_;
   FlowEnvironment env_{

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/random.h"
 
 namespace sluice::cluster {
@@ -25,10 +26,11 @@ struct RetryOptions {
   // Longest wait of a request that saw a worker die for one where no other such request is on
   // trial; then it joins one.
   absl::Duration trial_wait_max = absl::Seconds(1);
-  // Retries may be this share of requests, over a reserve of budget_burst. The reserve covers what
-  // a worker that dies holds before the first token: all of it fails at once, and is worth another
-  // try.
+  // Retries may be this share of requests and this many a second whatever comes, over a reserve of
+  // budget_burst that covers a failure of everything one worker holds before the first token. The
+  // rate keeps a router with few requests able to retry; to a worker it is no load.
   double budget_ratio = 0.1;
+  double budget_per_s = 10;
   double budget_burst = 256;
 };
 
@@ -110,24 +112,41 @@ inline MoveCause MoveCauseOf(const absl::Status& status) {
   }
 }
 
-// Shared by all requests of a router, so that retries cannot multiply an overload. Owned by the
-// router's loop.
+// Shared by all requests of a router, so that retries cannot multiply an overload: a token bucket
+// that requests and time refill. Starts full. Owned by the router's loop; `clock` outlives it.
 class RetryBudget {
  public:
-  explicit RetryBudget(const RetryOptions& options)
-      : ratio_(options.budget_ratio), burst_(options.budget_burst), tokens_(options.budget_burst) {}
-  void OnRequest() { tokens_ = std::min(burst_, tokens_ + ratio_); }
+  RetryBudget(const RetryOptions& options, const Clock& clock)
+      : ratio_(options.budget_ratio),
+        per_s_(options.budget_per_s),
+        burst_(options.budget_burst),
+        clock_(clock),
+        tokens_(options.budget_burst),
+        at_(clock.Now()) {}
+  void OnRequest() { Refill(ratio_); }
   // Returns false when the budget is used up.
   bool Take() {
+    Refill(0);
     if (tokens_ < 1) return false;
     tokens_ -= 1;
     return true;
   }
 
  private:
+  // A clock that went back refills nothing.
+  void Refill(double tokens) {
+    const absl::Time now = clock_.Now();
+    const double elapsed_s = std::max(absl::ToDoubleSeconds(now - at_), 0.0);
+    tokens_ = std::min(burst_, tokens_ + tokens + per_s_ * elapsed_s);
+    at_ = now;
+  }
+
   const double ratio_;
+  const double per_s_;
   const double burst_;
+  const Clock& clock_;
   double tokens_;
+  absl::Time at_;  // up to when time has refilled
 };
 
 // Full jitter over an exponentially growing range.

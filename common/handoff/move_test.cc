@@ -105,7 +105,7 @@ TEST(Move, BlocksOfOtherNumericsOrWithoutADomainAreNotUsed) {
   EXPECT_EQ(grant->held().blocks(), 0u);
 }
 
-TEST(Move, WhatIsLandedWaitsOneLeaseForItsCall) {
+TEST(Move, WhatIsReservedWaitsALimitedTimeForItsCall) {
   MoveTest test;
   Move move;
   const absl::StatusOr<v1::Grant> grant = test.Reserve(test.Call(test.Prompt(20, 7)));
@@ -113,7 +113,8 @@ TEST(Move, WhatIsLandedWaitsOneLeaseForItsCall) {
   move.lease = MoveTest::LeaseOf(*grant);
   ASSERT_TRUE(test.Open(*grant, 20).ok());
   Compute(test, 20, move);
-  test.world.RunFor(test.options.lease * 0.9);
+  const absl::Duration wait = TakerOptions().attach_wait;
+  test.world.RunFor(wait * 0.9);
   EXPECT_EQ(test.d.counters.transfers_completed, 1u);
   test.Attach(move.lease, &move.result);
   ExpectContent(test, move);
@@ -124,13 +125,53 @@ TEST(Move, WhatIsLandedWaitsOneLeaseForItsCall) {
   late.lease = MoveTest::LeaseOf(*second);
   ASSERT_TRUE(test.Open(*second, 20).ok());
   Compute(test, 20, late, 8);
-  test.world.RunFor(test.options.lease * 1.1);
+  test.world.RunFor(wait * 0.9);
+  EXPECT_EQ(test.d.taker->reservations(), 1u);
+  test.world.RunFor(wait * 0.2);
+  EXPECT_EQ(test.d.taker->reservations(), 0u);
   test.Attach(late.lease, &late.result);
   ASSERT_TRUE(late.result.has_value());
   EXPECT_TRUE(absl::IsNotFound(late.result->status()));
   EXPECT_EQ(test.d.counters.lease_expiries, 1u);
   move.result.reset();
   ExpectNothingHeld(test, &late);
+}
+
+TEST(Move, RenewalsDoNotHoldWhatNobodyAskedFor) {
+  MoveOptions options;
+  options.lease = absl::Seconds(2);
+  MoveTest test(options);
+  Move move;
+  const absl::StatusOr<v1::Grant> grant = test.Reserve(test.Call(test.Prompt(20, 7)));
+  move.grant = *grant;
+  move.lease = MoveTest::LeaseOf(*grant);
+  ASSERT_TRUE(test.Open(*grant, 20).ok());
+  test.On(test.p, [&] {  // the first layer, and then nothing more for long
+    std::vector<engine::FinalPage> finals;
+    std::vector<kv::PageLease> pages = *test.p.pool->Allocate(2, TestId(7), TenantId("t"));
+    for (kv::PageLease& page : pages)
+      finals.push_back({static_cast<uint32_t>(finals.size()), std::move(page)});
+    test.p.source->Offer(move.lease, std::move(finals), 0, 1);
+  });
+  test.world.RunFor(absl::Seconds(1));
+  EXPECT_GT(test.d.PagesHeld(), 0u);
+  EXPECT_GT(test.p.PagesHeld(), 0u);
+  test.world.RunFor(absl::Seconds(3.5));
+  EXPECT_EQ(test.d.PagesHeld(), 0u);
+  EXPECT_EQ(test.p.PagesHeld(), 0u);
+  ExpectNothingHeld(test, &move);
+}
+
+TEST(Move, WhoeverAskedAtOnceWaitsAsLongAsItTakes) {
+  MoveTest test;
+  Move move;
+  Begin(test, 20, &move);
+  test.world.RunFor(TakerOptions().attach_wait * 2);
+  EXPECT_FALSE(move.result.has_value());
+  Compute(test, 20, move);
+  test.world.RunFor(absl::Seconds(1));
+  ExpectContent(test, move);
+  ExpectNothingHeld(test, &move);
 }
 
 TEST(Move, ASecondCallForALeaseIsRefused) {

@@ -121,6 +121,7 @@ absl::StatusOr<v1::Grant> HandoffTaker::Reserve(const ReserveCall& call) {
   SLUICE_RETURN_IF_ERROR(reservation.state.ChangeTo(ReservationState::kReserved, deps_.faults));
   reservations_[lease] = std::move(taken);
   reservation.deadline = sent + LeaseSpan();
+  reservation.attach_by = sent + options_.attach_wait;
   ArmLease(reservation);
   ArmRenewal(reservation, sent + options_.lease / 2);
   return MakeGrant(reservation);
@@ -183,7 +184,6 @@ void HandoffTaker::MaybeLand(Reservation& reservation) {
   SendReleased(reservation, v1::Released::OUTCOME_FETCHED, "");
   if (reservation.on_landed) return Deliver(reservation);
   deps_.loop.Cancel(reservation.lease_timer);
-  reservation.deadline = Now() + options_.lease;
   ArmLease(reservation);
 }
 

@@ -39,6 +39,10 @@ struct TakerOptions {
   request::TokenId vocabulary = 0;
   int32_t context_tokens = 0;
   absl::Duration lease = absl::Seconds(10);
+  // How long a reservation waits for its call, lease or no lease. A router attaches as soon as it
+  // has the grant, so that one which has not by then is taken for dead and its pages go; if it was
+  // only slow, it loses an attempt.
+  absl::Duration attach_wait = absl::Seconds(3);
   // Taken off every lease: clocks drift.
   double drift_margin = 0.01;
   size_t reservations_max = 256;
@@ -93,7 +97,7 @@ class HandoffTaker {
   // RESOURCE_EXHAUSTED.
   absl::StatusOr<v1::Grant> Reserve(const ReserveCall& call);
   // Calls `landed` once, when the sequence is complete or has failed; at once if that is known.
-  // After landing the reservation waits one lease for this call. Errors passed to `landed`:
+  // The reservation waits attach_wait for this call, landed or not. Errors passed to `landed`:
   // NOT_FOUND for an unknown lease, ALREADY_EXISTS for a second call, ABORTED (lease over,
   // withdrawn, data refused), UNAVAILABLE (holder gone), CANCELLED (Release).
   void Attach(LeaseId lease, LandedCallback landed);

@@ -24,7 +24,9 @@ void HandoffTaker::Lapse(LeaseId lease) {
 }
 
 void HandoffTaker::ArmLease(Reservation& reservation) {
-  const absl::Time at = std::min(reservation.deadline, reservation.context.deadline);
+  absl::Time at = reservation.context.deadline;
+  if (!reservation.attached()) at = std::min(at, reservation.attach_by);
+  if (!reservation.landed()) at = std::min(at, reservation.deadline);
   reservation.lease_timer = deps_.loop.RunAt(at, [this, lease = reservation.lease] {
     Reservation* found = Find(lease);
     SLUICE_CHECK(found != nullptr);
@@ -34,11 +36,15 @@ void HandoffTaker::ArmLease(Reservation& reservation) {
           absl::DeadlineExceededError("the request's deadline passed before its pages were here"),
           /*tell=*/true);
     }
-    if (LeaseHeld(*found)) return ArmLease(*found);  // renewed meanwhile
-    if (!found->landed()) return Lapse(lease);
-    ++deps_.counters.lease_expiries;
-    Drop(lease, absl::AbortedError("nobody asked for the sequence within its lease"),
-         /*tell=*/false);
+    if (!found->attached() && Now() >= found->attach_by) {
+      ++deps_.counters.lease_expiries;
+      return Drop(lease,
+                  absl::AbortedError(absl::StrCat("nobody asked for the reserved pages within ",
+                                                  absl::FormatDuration(options_.attach_wait))),
+                  /*tell=*/true);
+    }
+    if (!found->landed() && !LeaseHeld(*found)) return Lapse(lease);
+    ArmLease(*found);  // renewed or attached meanwhile
   });
 }
 

@@ -42,8 +42,8 @@ struct HandoffTaker::Reservation {
   uint32_t held_blocks = 0;
   uint32_t prompt_blocks = 0;
 
-  // The lease as this side counts it. After landing: how long the sequence waits to be asked for.
-  absl::Time deadline;
+  absl::Time deadline;   // the lease as this side counts it; past landing it counts no more
+  absl::Time attach_by;  // without a call by then the pages go
   TimerId lease_timer = kNoTimer;
   TimerId renew_timer = kNoTimer;
   uint32_t renewals_sent = 0;
@@ -67,6 +67,7 @@ struct HandoffTaker::Reservation {
   // lost.
   std::optional<size_t> done_at_renewal;
 
+  bool attached() const { return on_landed != nullptr; }
   bool landed() const { return state.get() == ReservationState::kLanded; }
   LandedCallback on_landed;
 };

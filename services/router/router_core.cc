@@ -41,7 +41,7 @@ RouterCore::RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, Rando
       metrics_(metrics),
       state_(state),
       directory_(loop.clock(), options_.breaker),
-      budget_(options_.retry),
+      budget_(options_.retry, loop.clock()),
       poison_(loop.clock(), options_.poison),
       queue_(loop.clock(), options_.queue),
       client_(make_client(directory_)) {

@@ -101,6 +101,7 @@ class Maker {
     r.retry.attempts_max = static_cast<uint32_t>(Range(2, 6));
     r.retry.migrations_max = static_cast<uint32_t>(Range(2, 6));
     r.retry.budget_burst = static_cast<double>(Range(5, 60));
+    r.retry.budget_per_s = 0.5;  // or no budget would ever be used up
     r.breaker.open_min = absl::Seconds(1);
     r.breaker.open_max = absl::Seconds(8);
     if (!s_.calm && Chance(0.2)) r.repeats = {0.3, s_.rpc.delay_max, s_.process.worker.lease * 2};

@@ -68,7 +68,7 @@ SimRouter::SimRouter(testing::SimLoop& loop, RpcNet& net, SimClient::SlotOf slot
       client_(net, loop, std::move(slot_of), random_, options.repeats),
       directory_(loop.clock(), options.breaker),
       blocks_(1 << 16),
-      budget_(options.retry),
+      budget_(options.retry, loop.clock()),
       poison_(loop.clock(), cluster::PoisonOptions{}),
       queue_(loop.clock(), options.queue),
       environment_{loop,
