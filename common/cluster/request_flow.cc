@@ -218,7 +218,7 @@ void RequestFlow::OnDecodeToken(uint32_t position, const SampledToken& token, Fi
     attempt_.early.emplace_back(token, finish);
     return;
   }
-  if (position != next) {
+  if (position != next && env_.guards.On(handoff::Guard::kAttemptAndPosition)) {
     return Fail(attempt_.decision.decode,
                 absl::InternalError(absl::StrCat("token ", position, " where ", next, " was due")));
   }

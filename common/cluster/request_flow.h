@@ -20,6 +20,7 @@
 #include "cluster/poison_guard.h"
 #include "cluster/retry_policy.h"
 #include "cluster/worker_client.h"
+#include "handoff/guards.h"
 #include "kv/block_key.h"
 #include "request/phase.h"
 #include "request/sampling.h"
@@ -113,6 +114,7 @@ struct FlowEnvironment {
   RetryOptions retry;
   PlaceFunction place;
   PoisonGuard& poison;
+  handoff::Guards guards = {};
 };
 
 // Owned by the environment's loop. Held by shared_ptr, because calls under way refer to it weakly.
@@ -163,8 +165,14 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
   };
   class PrefillListener;
   class DecodeListener;
+  // Whether an event of this attempt's calls is of the one under way.
+  bool IsCurrent(uint32_t attempt) const {
+    return attempt_.number == attempt || !env_.guards.On(handoff::Guard::kAttemptAndPosition);
+  }
 
   RequestFlow(FlowEnvironment& environment, FlowSpec spec, FlowEvents& events);
+  // For a call of the present attempt to that process.
+  handoff::CallContext ContextFor(Incarnation worker) const;
   void PlaceAgain();
   // Workers to leave out because another request is on trial there, as this one is.
   std::vector<WorkerId> TakenWorkers() const;

@@ -29,9 +29,8 @@ class RequestFlow::PrefillListener final : public handoff::PrefillEvents {
  private:
   std::shared_ptr<RequestFlow> Live() const {
     auto flow = flow_.lock();
-    return flow != nullptr && flow->attempt_.number == attempt_ && flow->attempt_.prefill_call
-               ? flow
-               : nullptr;
+    return flow != nullptr && flow->IsCurrent(attempt_) && flow->attempt_.prefill_call ? flow
+                                                                                       : nullptr;
   }
   const std::weak_ptr<RequestFlow> flow_;
   const uint32_t attempt_;
@@ -58,9 +57,8 @@ class RequestFlow::DecodeListener final : public handoff::DecodeEvents {
  private:
   std::shared_ptr<RequestFlow> Live() const {
     auto flow = flow_.lock();
-    return flow != nullptr && flow->attempt_.number == attempt_ && flow->attempt_.decode_call
-               ? flow
-               : nullptr;
+    return flow != nullptr && flow->IsCurrent(attempt_) && flow->attempt_.decode_call ? flow
+                                                                                      : nullptr;
   }
   const std::weak_ptr<RequestFlow> flow_;
   const uint32_t attempt_;
@@ -104,10 +102,16 @@ void RequestFlow::StartAttempt(PlacementDecision decision) {
                     });
 }
 
+handoff::CallContext RequestFlow::ContextFor(Incarnation worker) const {
+  handoff::CallContext context = spec_.context;
+  context.attempt = attempt_.number;
+  context.worker = worker;
+  return context;
+}
+
 void RequestFlow::StartLocal() {
   handoff::DecodeCall call;
-  call.context = spec_.context;
-  call.context.attempt = attempt_.number;
+  call.context = ContextFor(attempt_.decode_incarnation);
   call.prompt = spec_.prompt;
   call.emitted = emitted_;
   call.sampling = spec_.sampling;
@@ -132,8 +136,7 @@ void RequestFlow::ReservePages() {
   if (holder == nullptr)
     return Fail(attempt_.decision.prefill, absl::UnavailableError("the prefill worker left"));
   handoff::ReserveCall call;
-  call.context = spec_.context;
-  call.context.attempt = attempt_.number;
+  call.context = ContextFor(attempt_.decode_incarnation);
   call.prompt = spec_.prompt;
   call.emitted_tokens = tokens_emitted();
   call.max_tokens = spec_.sampling.max_tokens;
@@ -173,13 +176,12 @@ void RequestFlow::OnGrant(uint32_t attempt, WorkerId worker, absl::StatusOr<v1::
 
 void RequestFlow::StartSplit(v1::Grant grant) {
   handoff::DecodeCall decode;
-  decode.context = spec_.context;
-  decode.context.attempt = attempt_.number;
+  decode.context = ContextFor(attempt_.decode_incarnation);
   decode.lease = attempt_.lease;
   decode.emitted = emitted_;
   decode.sampling = spec_.sampling;
   handoff::PrefillCall prefill;
-  prefill.context = decode.context;
+  prefill.context = ContextFor(attempt_.prefill_incarnation);
   prefill.credit = *attempt_.credit;
   prefill.prompt = spec_.prompt;
   prefill.emitted = emitted_;

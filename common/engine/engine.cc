@@ -94,7 +94,7 @@ absl::Status EngineImpl::CheckSpec(const SequenceSpec& spec) const {
 std::vector<kv::BlockKey> EngineImpl::KeysOf(const SequenceSpec& spec,
                                              absl::Span<const TokenId> tokens) const {
   // Pages made elsewhere may be called ours only if they are what we would have computed.
-  const bool foreign = spec.kind == SequenceKind::kDecode && !options_.may_recompute_prompts;
+  const bool foreign = spec.kind == SequenceKind::kDecode && !MayRecomputePrompt(spec);
   if (!spec.domain.has_value() || foreign) return {};
   const ModelInfo& model = model_.info();
   const kv::KeyContext context = {model.model_digest, model.numerics_id, model.layout.hash(), ""};
@@ -161,7 +161,7 @@ uint32_t EngineImpl::Step() {
     batch = Schedule();
     std::vector<Sequence*> stale;
     for (const BatchEntry& entry : batch) {
-      if (!entry.sequence->TagsMatch()) stale.push_back(entry.sequence);
+      if (options_.check_tags && !entry.sequence->TagsMatch()) stale.push_back(entry.sequence);
     }
     if (stale.empty()) break;
     for (Sequence* sequence : stale) {

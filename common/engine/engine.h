@@ -50,6 +50,9 @@ struct SequenceSpec {
   bool offer_pages = false;
   // kDecode: pages for positions [0, prompt.size()), verified, with room for growth or not.
   std::vector<kv::PageLease> pages;
+  // kDecode: this engine would have computed the same bytes. Otherwise the prompt is never
+  // recomputed here, and its blocks are never found under this engine's keys.
+  bool own_numerics = true;
 };
 
 // A page whose bytes in some layers are final, pinned by its own lease until the receiver drops it.
@@ -97,9 +100,13 @@ struct EngineOptions {
   absl::Duration itl_target = absl::Milliseconds(50);
   // Layers after which final pages are reported; 0: the fewest whose piece reaches 64 KiB.
   uint32_t layer_group = 0;
-  // Prompts may be recomputed here after a preemption (the pages' producer has this engine's
-  // numerics id).
+  // Prompts that this engine could compute may be recomputed here after a preemption.
   bool may_recompute_prompts = true;
+#ifdef SLUICE_FAULTS_ENABLED
+  bool check_tags = true;  // test builds can show that the check is needed
+#else
+  static constexpr bool check_tags = true;
+#endif
 };
 
 struct EngineLoad {

@@ -30,6 +30,9 @@ class EngineImpl final : public Engine {
 
  private:
   absl::Status CheckSpec(const SequenceSpec& spec) const;
+  bool MayRecomputePrompt(const SequenceSpec& spec) const {
+    return options_.may_recompute_prompts && spec.own_numerics;
+  }
   std::vector<kv::BlockKey> KeysOf(const SequenceSpec& spec,
                                    absl::Span<const TokenId> tokens) const;
 

@@ -136,7 +136,7 @@ void EngineImpl::Start(Sequence& sequence) {
 
 void EngineImpl::Preempt(Sequence& sequence) {
   ++sequence.stats.preemptions;
-  if (sequence.spec().kind == SequenceKind::kDecode && !options_.may_recompute_prompts) {
+  if (sequence.spec().kind == SequenceKind::kDecode && !MayRecomputePrompt(sequence.spec())) {
     Finish(sequence, absl::AbortedError("preempted; the prompt cannot be recomputed here"));
     return;
   }

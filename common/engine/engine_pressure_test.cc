@@ -230,14 +230,18 @@ TEST(EnginePressure, APreemptedDecodeRecomputesItsPrompt) {
   EXPECT_EQ(engine.pool().counts().free, options.pages);
 }
 
-TEST(EnginePressure, APreemptedDecodeOfForeignPagesIsAborted) {
+class ForeignPages : public testing::TestWithParam<bool> {};
+
+// Whether the engine recomputes no prompts at all, or only not this one.
+TEST_P(ForeignPages, APreemptedDecodeIsAborted) {
   TestEngineOptions options;
   options.pages = 10;
-  options.engine.may_recompute_prompts = false;
+  options.engine.may_recompute_prompts = GetParam();
   TestEngine engine(options);
   ASSERT_TRUE(engine.Submit(DecodeSpec(engine, 1, 60, 200)).ok());
   SequenceSpec second = DecodeSpec(engine, 2, 60, 200);
   second.domain = TestDomain();
+  second.own_numerics = !GetParam();
   ASSERT_TRUE(engine.Submit(std::move(second)).ok());
   engine.Drain();
   EXPECT_TRUE(engine.record(1).status.ok());
@@ -245,6 +249,8 @@ TEST(EnginePressure, APreemptedDecodeOfForeignPagesIsAborted) {
   EXPECT_EQ(engine.index().stats().blocks, 0u) << "published pages made by other numerics";
   EXPECT_EQ(engine.pool().counts().free, options.pages);
 }
+
+INSTANTIATE_TEST_SUITE_P(Engine, ForeignPages, testing::Bool());
 
 // More decodes than fit the batch, all pages taken: those that wait hold what the others need.
 TEST(EnginePressure, DecodesWithPagesCannotBlockEachOther) {

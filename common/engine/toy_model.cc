@@ -32,7 +32,8 @@ float ValueOfByte(uint64_t byte) {
 
 class ToyModel final : public ModelRunner {
  public:
-  ToyModel(const ToyModelOptions& options, const kv::PageLayout& layout) : salt_(options.salt) {
+  ToyModel(const ToyModelOptions& options, const kv::PageLayout& layout)
+      : salt_(options.flavour == 0 ? options.salt : Mix64(options.salt + options.flavour)) {
     eos_one_in_ = options.eos_one_in;
     info_.name = "toy";
     info_.vocabulary = kToyVocabulary;
@@ -40,9 +41,11 @@ class ToyModel final : public ModelRunner {
     info_.layers = static_cast<int>(layout.spec().layers);
     info_.eos_tokens = {kToyEos};
     info_.layout = layout;
-    const std::string identity = absl::StrCat("toy 1 salt ", salt_, " eos ", eos_one_in_);
+    const std::string identity = absl::StrCat("toy 1 salt ", options.salt, " eos ", eos_one_in_);
     info_.model_digest = Hash128(identity.data(), identity.size());
-    const std::string numerics = absl::StrCat(identity, " ", layout.hash().ToHex());
+    const std::string numerics =
+        absl::StrCat(identity, " ", layout.hash().ToHex(),
+                     options.flavour == 0 ? "" : absl::StrCat(" flavour ", options.flavour));
     info_.numerics_id = Hash128(numerics.data(), numerics.size());
     row_floats_ = size_t{layout.spec().kv_heads} * layout.spec().head_dim;
   }

@@ -26,6 +26,9 @@ struct ToyModelOptions {
   uint32_t eos_one_in = 64;
   // Another salt is another model: other keys, other values, other text.
   uint64_t salt = 0;
+  // Another flavour is the same model computed in another way, as by another instruction set or
+  // weight format: other numerics, other bits.
+  uint32_t flavour = 0;
 };
 
 // Keys and values of a token are a function of its id, its position and the layer. The logits of a

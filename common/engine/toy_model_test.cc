@@ -149,6 +149,12 @@ TEST(ToyModel, OtherSaltOtherModel) {
   EXPECT_NE(a.Forward({1}, 0), b.Forward({1}, 0));
   EXPECT_NE(a.model().info().numerics_id, b.model().info().numerics_id);
   EXPECT_NE(a.model().info().model_digest, b.model().info().model_digest);
+  ToyModelOptions flavoured;
+  flavoured.flavour = 1;
+  Bench d(flavoured);
+  EXPECT_NE(a.Forward({1}, 0), d.Forward({1}, 0));
+  EXPECT_NE(a.model().info().numerics_id, d.model().info().numerics_id);
+  EXPECT_EQ(a.model().info().model_digest, d.model().info().model_digest);
   ToyModelOptions other_layout;
   other_layout.layout = ToyLayoutSpec(kernels::KvFormat::kBf16);
   Bench c(other_layout);

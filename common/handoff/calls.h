@@ -18,6 +18,8 @@ struct CallContext {
   RequestId request;
   // Counts dispatches of one request; messages of another attempt are stale.
   uint32_t attempt = 0;
+  // The process that is meant; 0: any. A successor may have other numerics: it refuses.
+  Incarnation worker;
   TenantId tenant;
   int32_t priority = 0;
   absl::Time deadline = absl::InfiniteFuture();

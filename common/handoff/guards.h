@@ -1,8 +1,10 @@
-// The rules that make a page move safe, by name. Test builds can switch one off to show that it is
-// needed.
+// The rules that keep every stream and every page somebody's own, by name. Test builds can switch
+// one off to show that it is needed.
 #pragma once
 
 #include <cstdint>
+
+#include "base/ids.h"
 
 namespace sluice::handoff {
 
@@ -22,12 +24,25 @@ enum class Guard : uint32_t {
   kPinUntilReleased,
   // Holder: a release ends the transfer of its own lease and no other.
   kMatchLease,
+  // Holder: a piece carries a digest, and the taker compares it with the bytes that arrived.
+  kDigests,
+  // Both: what names another incarnation, of sender or receiver, is refused.
+  kIncarnation,
+  // Taker: a commit lands a sequence only with every piece it counts, whatever came first.
+  kCommitCounts,
+  // Engine: before each step the tag of every page is compared
+  // with the generation that was handed out. Taker: all pieces of a block name one generation.
+  kGeneration,
+  // Router and taker: what belongs to an earlier attempt is dropped; router: the token that comes
+  // is the next one of the stream.
+  kAttemptAndPosition,
 };
 
-inline constexpr Guard kAllGuards[] = {Guard::kCheckAfterFetch,   Guard::kCountFromSending,
-                                       Guard::kRenewalNeedsAck,   Guard::kNoResurrection,
-                                       Guard::kHoldWhileFetching, Guard::kPinUntilReleased,
-                                       Guard::kMatchLease};
+inline constexpr Guard kAllGuards[] = {
+    Guard::kCheckAfterFetch, Guard::kCountFromSending,  Guard::kRenewalNeedsAck,
+    Guard::kNoResurrection,  Guard::kHoldWhileFetching, Guard::kPinUntilReleased,
+    Guard::kMatchLease,      Guard::kDigests,           Guard::kIncarnation,
+    Guard::kCommitCounts,    Guard::kGeneration,        Guard::kAttemptAndPosition};
 
 // Which guards are on: all of them, always, unless the build has fault points.
 class Guards {
@@ -41,6 +56,12 @@ class Guards {
 #else
   static constexpr bool On(Guard) { return true; }
 #endif
+
+ public:
+  // Whether a message that names `got` is for, or from, `expected`.
+  bool Match(Incarnation got, Incarnation expected) const {
+    return got == expected || !On(Guard::kIncarnation);
+  }
 };
 
 }  // namespace sluice::handoff

@@ -30,7 +30,7 @@ absl::Status HandoffSource::CheckGrant(const v1::Grant& grant, uint32_t prompt_t
   const kv::PageLayout& layout = deps_.pool.layout();
   if (!ParseLease(grant.lease_id(), lease))
     return absl::InvalidArgumentError("grant: lease_id is not 16 random bytes");
-  if (Incarnation(grant.holder_incarnation()) != options_.incarnation) {
+  if (!options_.guards.Match(Incarnation(grant.holder_incarnation()), options_.incarnation)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "grant is for holder incarnation ", grant.holder_incarnation(), ", this one is ",
         options_.incarnation.value(), ": the worker was restarted; ask for a new grant"));
@@ -193,8 +193,10 @@ void HandoffSource::OnRenew(transport::EndpointId from, const v1::Renew& renew) 
   const absl::Time received = deps_.loop.clock().Now();
   LeaseId lease;
   Transfer* transfer = ParseLease(renew.lease_id(), &lease) ? Find(lease) : nullptr;
-  if (transfer == nullptr || Incarnation(renew.holder_incarnation()) != options_.incarnation ||
-      Incarnation(renew.taker_incarnation()) != transfer->taker || received >= transfer->expires) {
+  if (transfer == nullptr ||
+      !options_.guards.Match(Incarnation(renew.holder_incarnation()), options_.incarnation) ||
+      !options_.guards.Match(Incarnation(renew.taker_incarnation()), transfer->taker) ||
+      received >= transfer->expires) {
     ++deps_.counters.stale_messages;
     return;
   }
@@ -240,13 +242,14 @@ void HandoffSource::OnReleased(transport::EndpointId from, const v1::Released& r
     ++deps_.counters.invalid_messages;
     return;
   }
-  if (Incarnation(released.holder_incarnation()) != options_.incarnation) {
+  if (!options_.guards.Match(Incarnation(released.holder_incarnation()), options_.incarnation)) {
     ++deps_.counters.stale_messages;
     return;
   }
   if (!SLUICE_FAULT(deps_.faults, "handoff.released").ok()) return;
   Transfer* transfer = FindReleased(from, lease);
-  if (transfer != nullptr && Incarnation(released.taker_incarnation()) != transfer->taker) {
+  if (transfer != nullptr &&
+      !options_.guards.Match(Incarnation(released.taker_incarnation()), transfer->taker)) {
     ++deps_.counters.stale_messages;
     return;
   }

@@ -18,6 +18,10 @@ bool HandoffTaker::LeaseHeld(const Reservation& reservation) const {
   return Now() < reservation.deadline;
 }
 
+bool HandoffTaker::SameAttempt(const Reservation& reservation, uint32_t attempt) const {
+  return attempt == reservation.context.attempt || !options_.guards.On(Guard::kAttemptAndPosition);
+}
+
 void HandoffTaker::Lapse(LeaseId lease) {
   ++deps_.counters.lease_expiries;
   Drop(lease, absl::AbortedError("the lease on the holder's pages has lapsed"), /*tell=*/true);
@@ -90,8 +94,8 @@ void HandoffTaker::OnRenewAck(transport::EndpointId from, const v1::RenewAck& ac
   LeaseId lease;
   Reservation* reservation = ParseLease(ack.lease_id(), &lease) ? Find(lease) : nullptr;
   if (reservation == nullptr || reservation->endpoint != from ||
-      Incarnation(ack.taker_incarnation()) != options_.incarnation ||
-      Incarnation(ack.holder_incarnation()) != reservation->holder) {
+      !options_.guards.Match(Incarnation(ack.taker_incarnation()), options_.incarnation) ||
+      !options_.guards.Match(Incarnation(ack.holder_incarnation()), reservation->holder)) {
     ++deps_.counters.stale_messages;
     return;
   }
@@ -147,8 +151,9 @@ void HandoffTaker::RepeatReleased(LeaseId lease) {
 void HandoffTaker::OnReleasedAck(transport::EndpointId from, const v1::ReleasedAck& ack) {
   LeaseId lease;
   const auto found = ParseLease(ack.lease_id(), &lease) ? releasing_.find(lease) : releasing_.end();
-  if (found == releasing_.end() || Incarnation(ack.taker_incarnation()) != options_.incarnation ||
-      Incarnation(ack.holder_incarnation()) != found->second.holder ||
+  if (found == releasing_.end() ||
+      !options_.guards.Match(Incarnation(ack.taker_incarnation()), options_.incarnation) ||
+      !options_.guards.Match(Incarnation(ack.holder_incarnation()), found->second.holder) ||
       found->second.endpoint != from) {
     ++deps_.counters.stale_messages;
     return;
@@ -162,7 +167,7 @@ void HandoffTaker::OnReleasedAck(transport::EndpointId from, const v1::ReleasedA
 void HandoffTaker::OnWithdrawn(transport::EndpointId from, const v1::Withdrawn& withdrawn) {
   LeaseId lease;
   if (!ParseLease(withdrawn.lease_id(), &lease) ||
-      Incarnation(withdrawn.taker_incarnation()) != options_.incarnation) {
+      !options_.guards.Match(Incarnation(withdrawn.taker_incarnation()), options_.incarnation)) {
     ++deps_.counters.stale_messages;
     return;
   }
@@ -171,8 +176,8 @@ void HandoffTaker::OnWithdrawn(transport::EndpointId from, const v1::Withdrawn& 
     ++deps_.counters.stale_messages;
     return AnswerUnknown(from, withdrawn.lease_id(), lease, withdrawn.holder_incarnation());
   }
-  if (Incarnation(withdrawn.holder_incarnation()) != reservation->holder ||
-      withdrawn.attempt() != reservation->context.attempt ||
+  if (!options_.guards.Match(Incarnation(withdrawn.holder_incarnation()), reservation->holder) ||
+      !SameAttempt(*reservation, withdrawn.attempt()) ||
       (reservation->endpoint.has_value() && reservation->endpoint != from)) {
     ++deps_.counters.stale_messages;
     return;

@@ -28,7 +28,7 @@ HandoffTaker::Reservation* HandoffTaker::FindAddressee(transport::EndpointId fro
     ++deps_.counters.invalid_messages;
     return nullptr;
   }
-  if (Incarnation(message.taker_incarnation()) != options_.incarnation) {
+  if (!options_.guards.Match(Incarnation(message.taker_incarnation()), options_.incarnation)) {
     ++deps_.counters.stale_messages;
     return nullptr;
   }
@@ -38,8 +38,8 @@ HandoffTaker::Reservation* HandoffTaker::FindAddressee(transport::EndpointId fro
     AnswerUnknown(from, message.lease_id(), lease, message.holder_incarnation());
     return nullptr;
   }
-  if (Incarnation(message.holder_incarnation()) != reservation->holder ||
-      message.attempt() != reservation->context.attempt ||
+  if (!options_.guards.Match(Incarnation(message.holder_incarnation()), reservation->holder) ||
+      !SameAttempt(*reservation, message.attempt()) ||
       (reservation->endpoint.has_value() && reservation->endpoint != from)) {
     ++deps_.counters.stale_messages;
     return nullptr;
@@ -158,7 +158,7 @@ absl::Status HandoffTaker::AcceptPiece(Reservation& reservation, const v1::Piece
                      piece.generation(), "; its layers have ", range.bytes, " at ", offset));
   }
   std::optional<Reservation::HolderPage>& behind = reservation.behind[piece.block()];
-  if (behind.has_value() &&
+  if (behind.has_value() && options_.guards.On(Guard::kGeneration) &&
       (behind->page != piece.page() || behind->generation != piece.generation())) {
     return absl::AbortedError(absl::StrCat(
         "block ", piece.block(), " was offered as page ", behind->page, " of generation ",
@@ -270,7 +270,8 @@ bool HandoffTaker::FinishPiece(Reservation& reservation, size_t index) {
   }
   Piece& piece = reservation.pieces[index];
   const absl::Span<const uint8_t> bytes = PieceMemory(reservation, piece);
-  if (piece.digest != 0 && kv::BytesDigest(bytes) != piece.digest) {
+  if (options_.guards.On(Guard::kDigests) && piece.digest != 0 &&
+      kv::BytesDigest(bytes) != piece.digest) {
     CountDigestFailure(reservation);
     Drop(lease,
          absl::AbortedError(absl::StrCat("digest of block ", piece.block, ", layers ",

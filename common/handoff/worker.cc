@@ -71,7 +71,11 @@ WorkerImpl::WorkerImpl(const WorkerOptions& options, const Dependencies& depende
       engine_mail_(dependencies.engine_loop),
       move_mail_(dependencies.move_loop) {
   const engine::ModelInfo& model = deps_.model.info();
-  engine_ = engine::Engine::Create(options.engine, deps_.model, deps_.pool, deps_.index,
+  engine::EngineOptions engine = options.engine;
+#ifdef SLUICE_FAULTS_ENABLED
+  engine.check_tags = options.guards.On(Guard::kGeneration);
+#endif
+  engine_ = engine::Engine::Create(engine, deps_.model, deps_.pool, deps_.index,
                                    deps_.engine_loop.clock(), *this, deps_.faults);
   SourceOptions source;
   source.incarnation = deps_.incarnation;
@@ -105,9 +109,19 @@ WorkerImpl::~WorkerImpl() {
   for (auto& [id, state] : decodes_) state.events->OnEnd(ShuttingDown(), state.stats);
 }
 
+absl::Status WorkerImpl::CheckMeant(const CallContext& context) const {
+  if (context.worker == Incarnation() || options_.guards.Match(context.worker, deps_.incarnation))
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the call is for incarnation ", context.worker.value(), ", this one is ",
+      deps_.incarnation.value(), ": the worker was restarted; place the request again"));
+}
+
 void WorkerImpl::Reserve(ReserveCall call,
                          absl::AnyInvocable<void(absl::StatusOr<v1::Grant>)> done) {
   move_mail_.Push([this, call = std::move(call), reply = ReplyInMail(std::move(done))]() mutable {
+    const absl::Status meant = CheckMeant(call.context);
+    if (!meant.ok()) return reply(meant);
     reply(taker_->Reserve(call));
   });
 }

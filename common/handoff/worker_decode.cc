@@ -17,6 +17,8 @@ void WorkerImpl::StartDecode(CallId id, DecodeCall call, std::unique_ptr<DecodeE
     return AbandonDecode(state, absl::ResourceExhaustedError(
                                     absl::StrCat("all ", options_.calls_max, " calls are in use")));
   }
+  const absl::Status meant = CheckMeant(state.call.context);
+  if (!meant.ok()) return AbandonDecode(state, meant);
   ArmDeadline(state, state.call.context.deadline);
   if (state.call.lease.has_value()) return;  // Landed follows
   const absl::Status status = SubmitLocal(state);
@@ -54,7 +56,8 @@ void WorkerImpl::Landed(CallId id, absl::StatusOr<LandedSequence> landed) {
 
 absl::Status WorkerImpl::SubmitLanded(DecodeState& state, LandedSequence landed) {
   const DecodeCall& call = state.call;
-  if (call.context.attempt != landed.context.attempt) {
+  if (call.context.attempt != landed.context.attempt &&
+      options_.guards.On(Guard::kAttemptAndPosition)) {
     return absl::FailedPreconditionError(absl::StrCat("call of attempt ", call.context.attempt,
                                                       " for a lease of attempt ",
                                                       landed.context.attempt));
@@ -77,6 +80,7 @@ absl::Status WorkerImpl::SubmitLanded(DecodeState& state, LandedSequence landed)
   spec.deadline = call.context.deadline;
   // Blocks made by other numerics must not be found under this worker's keys.
   if (landed.same_numerics) spec.domain = landed.context.domain;
+  spec.own_numerics = landed.same_numerics;
   spec.pages = std::move(landed.pages);
   absl::Status status = SLUICE_FAULT(deps_.faults, "worker.decode_started");
   if (status.ok()) status = engine_->Submit(std::move(spec));

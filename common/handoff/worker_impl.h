@@ -93,6 +93,8 @@ class WorkerImpl final : public Worker, private engine::EngineEvents, private So
   bool Serves(CallId id, LeaseId lease) const;
   void StartPrefill(CallId id, PrefillCall call, LeaseId credit,
                     std::unique_ptr<PrefillEvents> events);
+  // FAILED_PRECONDITION if the call was meant for a predecessor of this process.
+  absl::Status CheckMeant(const CallContext& context) const;
   void OpenSource(CallId id, const v1::Grant& grant, uint32_t prompt_tokens);
   void WithdrawSource(PrefillState& state, absl::string_view reason);
   void SourceEnded(CallId id, const absl::Status& status, uint64_t bytes);

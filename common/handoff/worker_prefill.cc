@@ -67,6 +67,7 @@ void WorkerImpl::StartPrefill(CallId id, PrefillCall call, LeaseId credit,
                             ? absl::ResourceExhaustedError(
                                   absl::StrCat("all ", options_.calls_max, " calls are in use"))
                             : SLUICE_FAULT(deps_.faults, "worker.prefill_started");
+  if (status.ok()) status = CheckMeant(call.context);
   if (status.ok()) status = engine_->Submit(std::move(spec));
   if (!status.ok()) return AbandonPrefill(state, status);
   state.in_engine = true;

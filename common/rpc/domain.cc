@@ -211,7 +211,8 @@ uint32_t DeadlineToMs(absl::Time deadline, absl::Time now) {
 absl::StatusOr<handoff::CallContext> MakeContext(absl::string_view request_id, uint32_t attempt,
                                                  absl::string_view tenant,
                                                  absl::string_view cache_domain, int32_t priority,
-                                                 uint32_t deadline_ms, absl::Time now) {
+                                                 uint32_t deadline_ms, uint64_t worker_incarnation,
+                                                 absl::Time now) {
   if (request_id.size() > kRequestIdBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("request_id has ", request_id.size(),
                                                    " bytes; at most ", kRequestIdBytesMax,
@@ -223,6 +224,7 @@ absl::StatusOr<handoff::CallContext> MakeContext(absl::string_view request_id, u
   context.tenant = TenantId(std::string(tenant));
   context.priority = priority;
   context.deadline = DeadlineFromMs(deadline_ms, now);
+  context.worker = Incarnation(worker_incarnation);
   if (!cache_domain.empty()) {
     SLUICE_ASSIGN_OR_RETURN(context.domain, kv::CacheDomain::FromBytes(cache_domain));
   }

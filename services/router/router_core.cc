@@ -51,10 +51,13 @@ RouterCore::RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, Rando
              absl::AnyInvocable<void(absl::StatusOr<cluster::PlacementDecision>)> done) {
         Place(query, spec, std::move(done));
       },
-      poison_});
+      poison_, options_.guards});
 }
 
-RouterCore::~RouterCore() = default;
+RouterCore::~RouterCore() {
+  // A generation and its call hold each other until its end.
+  for (const auto& [number, call] : calls_) call->generation.reset();
+}
 
 void RouterCore::AddModel(std::shared_ptr<const services::TextModel> model) {
   MutexLock lock(models_mutex_);
@@ -81,10 +84,10 @@ void RouterCore::OnView(const v1::WorkerView& view, bool fresh) {
   if (!directory_.ApplyView(view.version(), std::move(updates), &lost)) return;
   UpdateReady();
   ReportState();
-  const auto calls = calls_;  // a flow that ends changes the set
+  const auto calls = calls_;  // a flow that ends changes the map
   for (const WorkerId& worker : lost) {
     SLUICE_LOG(kWarning) << "worker is gone" << Field("worker", worker);
-    for (const auto& call : calls) {
+    for (const auto& [number, call] : calls) {
       if (call->generation != nullptr) call->generation->OnWorkerLost(worker);
     }
   }
@@ -157,6 +160,7 @@ absl::StatusOr<TenantId> RouterCore::Authenticate(absl::string_view api_key) {
 std::function<void()> RouterCore::Generate(v1::GenerateRequest request, rpc::Caller caller,
                                            std::unique_ptr<rpc::GenerationSink> sink) {
   auto call = std::make_shared<Call>();
+  call->number = ++calls_made_;
   call->caller = std::move(caller);
   call->sink = std::move(sink);
   call->arrived = loop_.clock().Now();
@@ -218,7 +222,7 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
         absl::StrCat("busy: ", queue_.running(), " requests run and ", queue_.waiting(), " wait"),
         {.retry_after = absl::Seconds(1)});
   }
-  calls_.insert(call);
+  calls_[call->number] = call;
   // Ends with the wait, or is cancelled when the turn comes.
   const absl::Time longest = now + options_.retry.queue_wait_max;
   const bool by_deadline = flow.context.deadline < longest;
@@ -291,7 +295,7 @@ void RouterCore::Reject(const std::shared_ptr<Call>& call, const absl::Status& s
       status, "router", call->prepared ? call->prepared->flow.context.request.value() : ""));
   call->sink.reset();
   call->in_flight = {};
-  calls_.erase(call);
+  calls_.erase(call->number);
 }
 
 void RouterCore::CancelCall(const std::shared_ptr<Call>& call) {
@@ -310,7 +314,7 @@ void RouterCore::Finish(const std::shared_ptr<Call>& call, const GenerationRepor
   if (report.status.ok()) RememberSession(*call->generation, report);
   if (call->ticket) queue_.Finished(*std::exchange(call->ticket, std::nullopt));
   call->in_flight = {};
-  calls_.erase(call);
+  calls_.erase(call->number);
   // The generation is still on the stack above; it goes when its own reference does.
   loop_.Post([call] { call->generation.reset(); });
 }
@@ -393,7 +397,7 @@ void RouterCore::WatchState() {
 void RouterCore::CancelAll() {
   loop_.Post([this] {
     const auto calls = calls_;
-    for (const auto& call : calls) {
+    for (const auto& [number, call] : calls) {
       const absl::Status status =
           rpc::MakeError(v1::DRAINING, "the router shut down before the request was finished");
       if (call->generation != nullptr) {

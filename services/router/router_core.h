@@ -2,13 +2,14 @@
 // rpc::InferenceBackend.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "base/loop.h"
 #include "base/random.h"
 #include "cluster/directory.h"
@@ -37,6 +38,7 @@ struct RouterOptions {
   absl::Duration lookup_timeout = absl::Milliseconds(20);
   std::string cache_secret;
   size_t sessions_max = 10000;  // remembered for affinity
+  handoff::Guards guards;
   // API key -> tenant; empty together with `no_auth` false refuses everybody.
   absl::flat_hash_map<std::string, TenantId> api_keys;
   bool no_auth = false;
@@ -78,6 +80,7 @@ class RouterCore final : public rpc::InferenceBackend {
  private:
   // One request from its arrival to its end. Only touched on the loop after Generate returned.
   struct Call {
+    uint64_t number = 0;  // in order of arrival
     rpc::Caller caller;
     std::unique_ptr<rpc::GenerationSink> sink;  // until the generation takes it
     std::optional<PreparedRequest> prepared;
@@ -128,7 +131,9 @@ class RouterCore final : public rpc::InferenceBackend {
   std::unique_ptr<cluster::WorkerClient> client_;
   std::unique_ptr<ClusterLink> link_;
   std::unique_ptr<cluster::FlowEnvironment> environment_;
-  absl::flat_hash_set<std::shared_ptr<Call>> calls_;
+  // By number: whatever concerns all of them happens in the same order in every run.
+  absl::btree_map<uint64_t, std::shared_ptr<Call>> calls_;
+  std::atomic<uint64_t> calls_made_{0};
   struct Session {
     WorkerId prefill;
     WorkerId decode;

@@ -1,5 +1,6 @@
-// A test of the simulation: with digests off, each rule of the page move that is switched off in
-// the real code must show as a wrong token, and with all rules on the same worlds must be clean.
+// A test of the simulation: each rule that is switched off in the real code must show as a wrong
+// token, and with all rules on the same worlds must be clean. Digests are off, unless they are the
+// rule: they would hide the rest.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -15,7 +16,7 @@ namespace {
 #ifdef SLUICE_FAULTS_ENABLED
 class EachGuard : public ::testing::TestWithParam<handoff::Guard> {};
 
-constexpr uint64_t kSeeds = 1000;
+constexpr uint64_t kSeeds = 200;
 
 TEST_P(EachGuard, IsMissed) {
   SimOptions options;
@@ -32,7 +33,7 @@ TEST_P(EachGuard, IsMissed) {
 
 TEST_P(EachGuard, SufficesWithTheOthers) {
   SimCounts all;
-  for (uint64_t seed = 1; seed <= 50; ++seed) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
     const SimResult result = RunScenario(MakeGuardScenario(GetParam(), seed));
     ASSERT_EQ(result.violation, "") << "seed " << seed;
     all.Add(result.counts);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "cluster/worker_client.h"
 #include "tests/sim/sim_process.h"
 
 namespace sluice::sim {
@@ -38,8 +39,9 @@ void RpcNet::Detach(size_t slot) {
     stream->on_abandoned = nullptr;
     const absl::Duration noticed =
         Chance(plan_.death_lost) ? plan_.keepalive : plan_.detect_max * random_.Unit();
-    Schedule(world_.Now() + noticed,
-             [this, stream] { Break(stream, absl::UnavailableError("connection reset")); });
+    Schedule(world_.Now() + noticed, [this, stream] {
+      Break(stream, cluster::ConnectionBroken(absl::UnavailableError("connection reset")));
+    });
   }
 }
 
@@ -73,8 +75,9 @@ void RpcNet::ScheduleOn(size_t slot, Toward toward, absl::Time at, Event event) 
 }
 
 void RpcNet::Send(const RpcStreamPtr& stream, Toward toward, Event deliver) {
-  if (stream->broken || ServerOf(*stream) == nullptr) return;
-  if (Chance(plan_.reset)) return Break(stream, absl::UnavailableError("stream reset"));
+  if (killed_ || stream->broken || ServerOf(*stream) == nullptr) return;
+  if (Chance(plan_.reset))
+    return Break(stream, cluster::ConnectionBroken(absl::UnavailableError("stream reset")));
   absl::Time& last = stream->last_delivery[static_cast<size_t>(toward)];
   last = std::max(last, world_.Now() + Delay());
   ScheduleOn(stream->slot, toward, last, [stream, deliver = std::move(deliver)]() mutable {
@@ -106,12 +109,23 @@ void RpcNet::Close(RpcStream& stream) {
 }
 
 void RpcNet::Cancel(const RpcStreamPtr& stream) {
-  Close(*stream);
+  if (!Chance(plan_.late_after_cancel)) Close(*stream);
   Send(stream, Toward::kWorker, [this, stream] { Abandon(stream); });
 }
 
+void RpcNet::Kill() {
+  killed_ = true;
+  for (const RpcStreamPtr& stream : streams_) {
+    Close(*stream);
+    const absl::Duration noticed =
+        Chance(plan_.death_lost) ? plan_.keepalive : plan_.detect_max * random_.Unit();
+    Schedule(world_.Now() + noticed,
+             [this, stream] { Break(stream, absl::UnavailableError("the router is gone")); });
+  }
+}
+
 void RpcNet::Datagram(size_t slot, Toward toward, absl::AnyInvocable<void(SimProcess*)> task) {
-  if (slots_[slot].cut[static_cast<size_t>(toward)] || Chance(plan_.reset)) return;
+  if (killed_ || slots_[slot].cut[static_cast<size_t>(toward)] || Chance(plan_.reset)) return;
   Schedule(world_.Now() + Delay(), [this, slot, toward, task = std::move(task)]() mutable {
     SimProcess* process = slots_[slot].process;
     if (toward == Toward::kRouter) {
@@ -145,7 +159,7 @@ void RpcNet::Break(const RpcStreamPtr& stream, const absl::Status& status) {
 void RpcNet::WatchKeepalive(const RpcStreamPtr& stream) {
   Schedule(world_.Now() + plan_.keepalive, [this, stream, since = slots_[stream->slot].bad_since] {
     if (slots_[stream->slot].bad() && slots_[stream->slot].bad_since == since) {
-      Break(stream, absl::UnavailableError("keepalive timeout"));
+      Break(stream, cluster::ConnectionBroken(absl::UnavailableError("keepalive timeout")));
     }
   });
 }

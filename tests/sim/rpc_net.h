@@ -29,6 +29,8 @@ struct RpcPlan {
   // `death_lost`, only the keepalive does.
   absl::Duration detect_max = absl::Milliseconds(50);
   double death_lost = 0;
+  // Probability that what is under way toward the router when it cancels a call still arrives.
+  double late_after_cancel = 0;
 };
 
 enum class Toward { kWorker, kRouter };
@@ -60,6 +62,9 @@ class RpcNet {
   RpcStreamPtr Open(size_t slot, std::function<void(const absl::Status&)> on_broken);
   void Close(RpcStream& stream);
   void Cancel(const RpcStreamPtr& stream);
+  // The router is gone: nothing of it is heard any more; its calls are abandoned as the workers
+  // notice.
+  void Kill();
   // In order within a stream and direction; nothing is delivered to an end that is closed or
   // broken.
   void ToWorker(const RpcStreamPtr& stream, absl::AnyInvocable<void(SimProcess&)> task);
@@ -115,6 +120,7 @@ class RpcNet {
   std::map<std::pair<absl::Time, uint64_t>, Event> events_;
   uint64_t last_event_ = 0;
   uint64_t last_process_ = 0;
+  bool killed_ = false;
 };
 
 }  // namespace sluice::sim

@@ -13,7 +13,10 @@ class SimClient::Unary {
   using Done = absl::AnyInvocable<void(absl::StatusOr<Result>)>;
   static std::shared_ptr<Unary> Open(RpcNet& net, size_t slot, Done done) {
     auto call = std::make_shared<Unary>(net, std::move(done));
-    call->stream_ = net.Open(slot, [call](const absl::Status& status) { call->done_(status); });
+    // Only the end of a stream tells of a death.
+    call->stream_ = net.Open(slot, [call](const absl::Status& status) {
+      call->done_(absl::Status(status.code(), status.message()));
+    });
     return call;
   }
   Unary(RpcNet& net, Done done) : net_(net), done_(std::move(done)) {}
@@ -35,29 +38,33 @@ class SimClient::Unary {
 // The worker's end of a prefill call: turns events into messages.
 class SimClient::PrefillSender final : public handoff::PrefillEvents {
  public:
-  PrefillSender(SimClient& client, handoff::CallId id, RpcStreamPtr stream,
+  PrefillSender(RpcNet& net, SimClient* client, handoff::CallId id, RpcStreamPtr stream,
                 std::shared_ptr<handoff::PrefillEvents> listener)
-      : client_(client), id_(id), stream_(std::move(stream)), listener_(std::move(listener)) {}
+      : net_(net),
+        client_(client),
+        id_(id),
+        stream_(std::move(stream)),
+        listener_(std::move(listener)) {}
   void OnStarted(uint32_t cached_tokens) override {
-    client_.net_.ToRouter(stream_, [l = listener_, cached_tokens] { l->OnStarted(cached_tokens); });
+    net_.ToRouter(stream_, [l = listener_, cached_tokens] { l->OnStarted(cached_tokens); });
   }
   void OnFirstToken(const request::SampledToken& token, request::FinishReason finish) override {
-    client_.net_.ToRouter(stream_,
-                          [l = listener_, token, finish] { l->OnFirstToken(token, finish); });
+    net_.ToRouter(stream_, [l = listener_, token, finish] { l->OnFirstToken(token, finish); });
   }
   void OnEnd(const absl::Status& status, const engine::SequenceStats& stats,
              uint64_t bytes) override {
     stream_->on_abandoned = nullptr;
-    client_.net_.ToRouter(stream_, [client = &client_, id = id_, stream = stream_, l = listener_,
-                                    status, stats, bytes] {
+    net_.ToRouter(stream_, [net = &net_, client = client_, id = id_, stream = stream_,
+                            l = listener_, status, stats, bytes] {
       client->calls_.erase(id);
-      client->net_.Close(*stream);
+      net->Close(*stream);
       l->OnEnd(status, stats, bytes);
     });
   }
 
  private:
-  SimClient& client_;
+  RpcNet& net_;
+  SimClient* const client_;  // may be gone: only for what runs on the router's loop
   const handoff::CallId id_;
   const RpcStreamPtr stream_;
   const std::shared_ptr<handoff::PrefillEvents> listener_;
@@ -65,32 +72,36 @@ class SimClient::PrefillSender final : public handoff::PrefillEvents {
 
 class SimClient::DecodeSender final : public handoff::DecodeEvents {
  public:
-  DecodeSender(SimClient& client, handoff::CallId id, RpcStreamPtr stream,
+  DecodeSender(RpcNet& net, SimClient* client, handoff::CallId id, RpcStreamPtr stream,
                std::shared_ptr<handoff::DecodeEvents> listener)
-      : client_(client), id_(id), stream_(std::move(stream)), listener_(std::move(listener)) {}
+      : net_(net),
+        client_(client),
+        id_(id),
+        stream_(std::move(stream)),
+        listener_(std::move(listener)) {}
   void OnStarted(uint32_t held_tokens, uint64_t bytes, absl::string_view transport) override {
-    client_.net_.ToRouter(stream_,
-                          [l = listener_, held_tokens, bytes, transport = std::string(transport)] {
-                            l->OnStarted(held_tokens, bytes, transport);
-                          });
+    net_.ToRouter(stream_, [l = listener_, held_tokens, bytes, transport = std::string(transport)] {
+      l->OnStarted(held_tokens, bytes, transport);
+    });
   }
   void OnToken(uint32_t position, const request::SampledToken& token,
                request::FinishReason finish) override {
-    client_.net_.ToRouter(
+    net_.ToRouter(
         stream_, [l = listener_, position, token, finish] { l->OnToken(position, token, finish); });
   }
   void OnEnd(const absl::Status& status, const engine::SequenceStats& stats) override {
     stream_->on_abandoned = nullptr;
-    client_.net_.ToRouter(
-        stream_, [client = &client_, id = id_, stream = stream_, l = listener_, status, stats] {
-          client->calls_.erase(id);
-          client->net_.Close(*stream);
-          l->OnEnd(status, stats);
-        });
+    net_.ToRouter(stream_, [net = &net_, client = client_, id = id_, stream = stream_,
+                            l = listener_, status, stats] {
+      client->calls_.erase(id);
+      net->Close(*stream);
+      l->OnEnd(status, stats);
+    });
   }
 
  private:
-  SimClient& client_;
+  RpcNet& net_;
+  SimClient* const client_;  // may be gone: only for what runs on the router's loop
   const handoff::CallId id_;
   const RpcStreamPtr stream_;
   const std::shared_ptr<handoff::DecodeEvents> listener_;
@@ -98,8 +109,9 @@ class SimClient::DecodeSender final : public handoff::DecodeEvents {
 
 std::function<void(handoff::CallContext&)> SimClient::Rebase(
     const handoff::CallContext& context) const {
-  return [this, left = context.deadline - loop_.clock().Now()](handoff::CallContext& received) {
-    received.deadline = loop_.clock().Now() + left;
+  const Clock* clock = &loop_.clock();
+  return [clock, left = context.deadline - clock->Now()](handoff::CallContext& received) {
+    received.deadline = clock->Now() + left;
   };
 }
 
@@ -170,11 +182,12 @@ handoff::CallId SimClient::SendPrefill(const WorkerId& worker, handoff::PrefillC
   const RpcStreamPtr stream = OpenCall(
       worker, id, [listener](const absl::Status& status) { listener->OnEnd(status, {}, 0); });
   const auto rebase = Rebase(call.context);
-  net_.ToWorker(stream, [this, id, stream, listener, rebase,
+  net_.ToWorker(stream, [net = &net_, client = this, id, stream, listener, rebase,
                          call = std::move(call)](SimProcess& process) mutable {
     rebase(call.context);
     const handoff::CallId there = process.worker().Prefill(
-        std::move(call), std::make_unique<PrefillSender>(*this, id, stream, std::move(listener)));
+        std::move(call),
+        std::make_unique<PrefillSender>(*net, client, id, stream, std::move(listener)));
     stream->on_abandoned = [there](SimProcess& p) { p.worker().Cancel(there); };
   });
   return id;
@@ -187,11 +200,12 @@ handoff::CallId SimClient::StartDecode(const WorkerId& worker, handoff::DecodeCa
   const RpcStreamPtr stream =
       OpenCall(worker, id, [listener](const absl::Status& status) { listener->OnEnd(status, {}); });
   const auto rebase = Rebase(call.context);
-  net_.ToWorker(stream, [this, id, stream, listener, rebase,
+  net_.ToWorker(stream, [net = &net_, client = this, id, stream, listener, rebase,
                          call = std::move(call)](SimProcess& process) mutable {
     rebase(call.context);
     const handoff::CallId there = process.worker().Decode(
-        std::move(call), std::make_unique<DecodeSender>(*this, id, stream, std::move(listener)));
+        std::move(call),
+        std::make_unique<DecodeSender>(*net, client, id, stream, std::move(listener)));
     stream->on_abandoned = [there](SimProcess& p) { p.worker().Cancel(there); };
   });
   return id;

@@ -1,19 +1,15 @@
-// Runs one scenario: workers, router, networks and faults in one world, invariants after every
-// event.
+// Runs one scenario: workers, routers, manager, clients, networks and faults in one world,
+// invariants after every event.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
-#include <memory>
 #include <string>
-#include <vector>
 
-#include "tests/sim/rpc_net.h"
+#include "handoff/guards.h"
 #include "tests/sim/scenario.h"
-#include "tests/sim/sim_process.h"
 #include "tests/sim/sim_router.h"
-#include "tests/support/sim_loop.h"
-#include "transport/loopback.h"
 
 namespace sluice::sim {
 
@@ -22,11 +18,14 @@ struct SimCounts {
   uint64_t events = 0;
   uint64_t requests = 0;
   uint64_t ok = 0;
-  uint64_t split = 0;
-  uint64_t cached = 0;  // requests with a prefix hit
-  uint64_t retries = 0;
-  uint64_t migrations = 0;
+  uint64_t choices = 0;
+  uint64_t resumes = 0;
+  FlowCounts flows;
   uint64_t crashes = 0;
+  uint64_t router_crashes = 0;
+  uint64_t lost_pages = 0;  // overwritten in place
+  uint64_t flips = 0;
+  uint64_t digest_failures = 0;
   uint64_t transfers = 0;
   uint64_t transfers_failed = 0;
   uint64_t lease_expiries = 0;
@@ -34,9 +33,8 @@ struct SimCounts {
   uint64_t duplicate_messages = 0;
   uint64_t quarantines = 0;  // events after which a page was in quarantine
   uint64_t evictions = 0;
-  uint64_t preempted = 0;    // requests with recomputed tokens
-  absl::Duration drain_max;  // from the last request's end until nothing was held
-  std::map<std::string, uint64_t> errors;
+  absl::Duration drain_max;                // from the last request's end until nothing was held
+  std::map<std::string, uint64_t> errors;  // by reason
   std::map<std::string, uint64_t> points;  // how often each fault point was reached
   void Add(const SimCounts& other);
   std::string ToString() const;
@@ -50,14 +48,12 @@ struct SimResult {
 };
 
 struct SimOptions {
-  bool trace = false;  // tells on stderr what happens
-  handoff::Guards guards;
+  handoff::Guards guards = {};
+  // Hears of faults, and with `protocol` of every step of requests and hand-offs too.
+  std::function<void(absl::Duration at, const std::string& what)> told = nullptr;
+  bool protocol = false;
 };
 
 SimResult RunScenario(Scenario scenario, const SimOptions& options = {});
-
-// The tokens of a request alone on an engine of its own.
-std::vector<request::TokenId> ReferenceTokens(const engine::ToyModelOptions& model,
-                                              const SimRequest& request);
 
 }  // namespace sluice::sim

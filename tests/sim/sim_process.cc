@@ -4,11 +4,32 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "rpc/domain.h"
 
 namespace sluice::sim {
 namespace {
 
 constexpr size_t kQueueMax = 1 << 20;  // mail of the simulated network is never refused
+
+std::shared_ptr<const v1::WorkerInfo> MakeInfo(absl::string_view name, cluster::Role role,
+                                               Incarnation incarnation,
+                                               const engine::ModelInfo& model) {
+  auto info = std::make_shared<v1::WorkerInfo>();
+  info->set_worker_id(std::string(name));
+  info->set_incarnation(incarnation.value());
+  info->set_role(role == cluster::Role::kPrefill  ? v1::PREFILL
+                 : role == cluster::Role::kDecode ? v1::DECODE
+                                                  : v1::BOTH);
+  info->set_grpc_address(std::string(name));
+  info->set_model(model.name);
+  info->set_model_digest(model.model_digest.ToBytes());
+  info->set_numerics_id(model.numerics_id.ToBytes());
+  *info->mutable_layout() = rpc::ToProto(model.layout);
+  info->set_layout_hash(model.layout.hash().ToBytes());
+  info->set_context_tokens(static_cast<uint32_t>(model.context_tokens));
+  info->set_vocabulary(static_cast<uint32_t>(model.vocabulary));
+  return info;
+}
 
 }  // namespace
 
@@ -20,26 +41,19 @@ SimProcess::SimProcess(testing::SimWorld& world, transport::LoopbackNetwork& net
       move_loop_(world.AddLoop(absl::StrCat(name, ".move"), kQueueMax)),
       rpc_loop_(world.AddLoop(absl::StrCat(name, ".rpc"), kQueueMax)),
       network_(network),
-      random_(seed) {
+      random_(seed),
+      role_(role) {
   model_ = *engine::CreateToyModel(options.model);
-  transport_ = *network.CreateTransport();
+  transport_ =
+      std::make_unique<SimTransport>(*network.CreateTransport(), options.transport, move_loop_,
+                                     random_, [this] { worker_->PollTransport(); });
   const engine::ModelInfo& info = model_->info();
   transport::Region region = *transport_->AllocateRegion(options.pages * info.layout.page_bytes());
   pool_ = *kv::PagePool::Create(region.memory, info.layout, {.poison_freed = true});
   index_ = kv::PrefixIndex::Create(*pool_);
 
-  description_.id = WorkerId(std::string(name));
-  description_.incarnation = Incarnation(random_.Next64());
-  description_.role = role;
-  description_.model = info.name;
-  description_.model_digest = info.model_digest;
-  description_.numerics_id = info.numerics_id;
-  description_.layout_hash = info.layout.hash();
-  description_.layout = info.layout.Describe();
-  description_.page_tokens = info.layout.page_tokens();
-  description_.kv_bytes_per_token = static_cast<uint64_t>(info.layout.BytesPerToken());
-  description_.context_tokens = static_cast<uint32_t>(info.context_tokens);
-  description_.vocabulary = static_cast<uint32_t>(info.vocabulary);
+  incarnation_ = Incarnation(random_.Next64());
+  info_ = MakeInfo(name, role, incarnation_, info);
 
   for (const char* point : kFaultPoints) {
     if (options.point_failure <= 0) break;
@@ -49,11 +63,10 @@ SimProcess::SimProcess(testing::SimWorld& world, transport::LoopbackNetwork& net
     });
   }
   worker_ = handoff::Worker::Create(
-      options.worker,
-      {*model_, *pool_, *index_, *transport_, region.remote_key, engine_loop_, move_loop_, random_,
-       description_.incarnation, &points_, [this](uint32_t tokens) {
-         return (options_.step_cost + options_.token_cost * tokens) * slowdown_;
-       }});
+      options.worker, {*model_, *pool_, *index_, *transport_, region.remote_key, engine_loop_,
+                       move_loop_, random_, incarnation_, &points_, [this](uint32_t tokens) {
+                         return (options_.step_cost + options_.token_cost * tokens) * slowdown_;
+                       }});
 }
 
 SimProcess::~SimProcess() {
@@ -72,8 +85,26 @@ void SimProcess::SetPaused(bool whole, bool engine, bool move) {
   set(move_loop_, whole || move);
 }
 
-void SimProcess::DisarmPoints() {
+void SimProcess::Heal() {
+  slowdown_ = 1;
+  transport_->set_flip(0);
   for (const char* point : kFaultPoints) points_.Disarm(point);
+}
+
+bool SimProcess::LoseAPage() {
+  const auto header = [this](size_t page) {
+    return pool_->PageData(PageIndex(static_cast<uint32_t>(page)));
+  };
+  std::vector<size_t> used;
+  for (size_t i = 0; i < pool_->size(); ++i) {
+    // A free page's tag is 0.
+    if (reinterpret_cast<const kv::PageHeader*>(header(i))->generation != 0) used.push_back(i);
+  }
+  if (used.empty()) return false;
+  uint8_t* page = header(used[random_.Below(used.size())]);
+  for (size_t i = 0; i < pool_->layout().page_bytes(); ++i)
+    page[i] = static_cast<uint8_t>(random_.Next64());
+  return true;
 }
 
 bool SimProcess::WantsPoll() const { return !poll_posted_ && !transport_->PrepareSleep(); }
@@ -86,20 +117,7 @@ void SimProcess::PostPoll() {
   });
 }
 
-cluster::LoadReport SimProcess::Load() const {
-  const handoff::WorkerLoad load = worker_->load();
-  cluster::LoadReport report;
-  report.running = load.engine.running;
-  report.waiting = load.engine.waiting;
-  report.prefill_tokens = load.engine.prefill_tokens;
-  report.decode_tokens = load.engine.decode_tokens;
-  report.pages_free = load.pages.free;
-  report.pages_cached = load.pages.cached;
-  report.pages_total = load.pages.total();
-  report.prefill_tokens_per_s = load.engine.prefill_tokens_per_s;
-  report.decode_step_ms = load.engine.decode_step_ms;
-  return report;
-}
+v1::WorkerLoad SimProcess::Load() const { return rpc::ToProto(worker_->load()); }
 
 std::string SimProcess::CheckInvariants() const {
   const handoff::WorkerLoad load = worker_->load();

@@ -15,6 +15,8 @@
 #include "handoff/worker.h"
 #include "kv/page_pool.h"
 #include "kv/prefix_index.h"
+#include "sluice/v1/cache.pb.h"
+#include "tests/sim/sim_transport.h"
 #include "tests/support/sim_loop.h"
 #include "transport/loopback.h"
 
@@ -33,6 +35,7 @@ inline constexpr const char* kFaultPoints[] = {"engine.before_forward",  "engine
 struct ProcessOptions {
   handoff::WorkerOptions worker;
   engine::ToyModelOptions model;
+  TransportPlan transport;
   size_t pages = 16;
   // A step takes this long, and so much more per token.
   absl::Duration step_cost = absl::Milliseconds(4);
@@ -57,19 +60,27 @@ class SimProcess {
   void PostPoll();
   bool WantsPoll() const;
   void set_slowdown(double factor) { slowdown_ = factor; }
-  void DisarmPoints();
+  // No fault of its own from here on.
+  void Heal();
 
   handoff::Worker& worker() { return *worker_; }
   const kv::PagePool& pool() const { return *pool_; }
   kv::PrefixIndex& index() { return *index_; }
   const engine::ModelInfo& model_info() const { return model_->info(); }
-  const FaultInjector& points() const { return points_; }
+  FaultInjector& points() { return points_; }
+  SimTransport& transport() { return *transport_; }
   transport::NodeId node() const { return transport_->node(); }
+  // Overwrites a page that is in use or cached, tag and bytes, as whoever got it next would. True
+  // if there was one.
+  bool LoseAPage();
   testing::SimLoop& engine_loop() { return engine_loop_; }
   testing::SimLoop& move_loop() { return move_loop_; }
   testing::SimLoop& rpc_loop() { return rpc_loop_; }
-  const cluster::WorkerDescription& description() const { return description_; }
-  cluster::LoadReport Load() const;
+  cluster::Role role() const { return role_; }
+  Incarnation incarnation() const { return incarnation_; }
+  // What it registers with.
+  const std::shared_ptr<const v1::WorkerInfo>& info() const { return info_; }
+  v1::WorkerLoad Load() const;
 
   // What must hold after every event; empty if it does.
   std::string CheckInvariants() const;
@@ -89,9 +100,11 @@ class SimProcess {
   FaultInjector points_;
   double slowdown_ = 1;
   bool poll_posted_ = false;
-  cluster::WorkerDescription description_;
+  const cluster::Role role_;
+  Incarnation incarnation_;
+  std::shared_ptr<const v1::WorkerInfo> info_;
   std::unique_ptr<engine::ModelRunner> model_;
-  std::unique_ptr<transport::LoopbackTransport> transport_;
+  std::unique_ptr<SimTransport> transport_;
   std::unique_ptr<kv::PagePool> pool_;
   std::unique_ptr<kv::PrefixIndex> index_;
   std::unique_ptr<handoff::Worker> worker_;

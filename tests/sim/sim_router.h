@@ -1,129 +1,73 @@
-// One router and the manager that tells it of workers: the real request flow, queue, directory,
-// placement and block index.
+// One process of a router: the real core of the router on two simulated threads, and its calls to
+// workers and manager over simulated networks. A restart is a new object.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "base/random.h"
-#include "cluster/block_index.h"
-#include "cluster/directory.h"
-#include "cluster/fair_queue.h"
-#include "cluster/placement.h"
-#include "cluster/poison_guard.h"
-#include "cluster/request_flow.h"
-#include "kv/block_key.h"
-#include "kv/prefix_index.h"
+#include "rpc/service_state.h"
+#include "services/router/router_core.h"
 #include "tests/sim/rpc_net.h"
 #include "tests/sim/sim_client.h"
+#include "tests/sim/sim_manager.h"
 #include "tests/support/sim_loop.h"
 
 namespace sluice::sim {
 
-// A client's request and what it does besides waiting.
-struct SimRequest {
-  absl::Duration arrival;
-  absl::Duration deadline = absl::Seconds(20);  // after arrival
-  std::vector<request::TokenId> prompt;
-  request::SamplingParams sampling;
-  std::string tenant = "t";
-  int32_t priority = 0;
-  bool reuse = true;  // has a cache domain
-  // After arrival: the client leaves, or its stop string matched.
-  std::optional<absl::Duration> leaves;
-  bool leaves_content = false;
+// What generations report when they are over, summed over the choices' first.
+struct FlowCounts {
+  uint64_t generations = 0;
+  uint64_t split = 0;
+  uint64_t cached = 0;  // with a prefix hit
+  uint64_t retries = 0;
+  uint64_t migrations = 0;
+  uint64_t recomputed = 0;  // with recomputed tokens
+  uint64_t poisoned = 0;
 };
 
-// What the client saw.
-struct SimOutcome {
-  int ends = 0;
-  std::vector<request::TokenId> tokens;
-  request::FinishReason finish = request::FinishReason::kNone;
-  absl::Status status;
-  cluster::FlowSummary summary;
-  absl::Time due;  // arrival + deadline
-  absl::Time ended;
-  bool left = false;
-  bool hurried = false;  // the deadline leaves no time to wait
-};
-
-struct RouterOptions {
-  cluster::RetryOptions retry;
-  cluster::BreakerOptions breaker;
-  cluster::FairQueueOptions queue;
-  cluster::PlacementOptions placement;
-  absl::Duration lookup_max = absl::Milliseconds(20);
-  // A worker that was not heard of for so long is taken out of the view.
-  absl::Duration silence_max = absl::Seconds(2);
+struct SimRouterOptions {
+  router::RouterOptions core;
+  // A lookup takes up to so many times the time the router waits for it.
+  double lookup_slowness = 1;
   SimClient::Repeats repeats;
-};
-
-struct Heartbeat {
-  cluster::WorkerDescription description;
-  cluster::LoadReport load;
-  bool snapshot = false;
-  uint64_t sequence = 0;  // of the first change, or of the last one in the snapshot
-  std::vector<kv::BlockChange> blocks;
 };
 
 class SimRouter {
  public:
-  // `problem` hears of what must never happen; `slot_of` maps workers to the network's slots.
-  SimRouter(testing::SimLoop& loop, RpcNet& net, SimClient::SlotOf slot_of,
-            const RouterOptions& options, uint64_t seed, std::function<void(std::string)> problem);
+  // World, manager, counts and `net` outlive the router; `net` connects this process only.
+  SimRouter(testing::SimWorld& world, absl::string_view name, testing::SimLoop& loop, RpcNet& net,
+            const SimManager& manager, const SimRouterOptions& options, SimClient::SlotOf slot_of,
+            std::shared_ptr<const services::TextModel> model, uint64_t seed, FlowCounts& counts);
+  // As kill -9. Not from within one of the router's own tasks.
   ~SimRouter();
 
-  // A request arrives now. `reference` is what an undisturbed run says. Returns its number.
-  size_t Submit(const SimRequest& request, std::vector<request::TokenId> reference);
-  const std::vector<std::unique_ptr<SimOutcome>>& outcomes() const { return outcomes_; }
-  size_t running() const { return live_; }
-
-  // From a worker. Returns true if the worker should send a snapshot of its blocks.
-  bool OnHeartbeat(Heartbeat heartbeat);
-  // Called now and then: drops workers that are silent.
-  void Tick();
+  router::RouterCore& core() { return *core_; }
+  testing::SimLoop& loop() { return loop_; }
+  RpcNet& net() { return net_; }
+  void OnView(const v1::WorkerView& view);
+  void SetPaused(bool paused);
+  // Workers of its present view, with the incarnations it knows.
   bool Knows(const WorkerId& worker, Incarnation incarnation) const;
-  // Once nothing runs: nothing is booked, nothing waits. Empty if so.
+  // Once nothing runs: nothing is booked, nothing waits, no call is open. Empty if so.
   std::string CheckIdle() const;
 
  private:
-  class Client;
-  void Start(Client& client);
-  void OnDone(Client& client, const absl::Status& status, const cluster::FlowSummary& summary);
-  void End(Client& client, const absl::Status& status);
-  void Leave(Client& client);
-  void Place(const cluster::PlacementQuery& query, const cluster::FlowSpec& spec,
-             absl::AnyInvocable<void(absl::StatusOr<cluster::PlacementDecision>)> done);
-  void PublishView();
-
-  struct Known {
-    Heartbeat last;
-    absl::Time heard;
-  };
+  class Link;
+  class Metrics;
 
   testing::SimLoop& loop_;
+  testing::SimLoop& text_loop_;
   RpcNet& net_;
-  const RouterOptions options_;
   SeededRandom random_;
-  const std::function<void(std::string)> problem_;
-  SimClient client_;
-  cluster::Directory directory_;
-  cluster::BlockIndex blocks_;
-  cluster::RetryBudget budget_;
-  cluster::PoisonGuard poison_;
-  cluster::FairQueue queue_;
-  cluster::FlowEnvironment environment_;
-  std::map<WorkerId, Known> workers_;
-  uint64_t view_version_ = 0;
-  std::vector<std::unique_ptr<SimOutcome>> outcomes_;
-  std::vector<std::unique_ptr<Client>> clients_;
-  size_t live_ = 0;
+  rpc::ServiceState state_;
+  const std::unique_ptr<Metrics> metrics_;
+  const cluster::Directory* directory_ = nullptr;
+  bool fresh_ = true;
+  std::unique_ptr<router::RouterCore> core_;
 };
 
 }  // namespace sluice::sim

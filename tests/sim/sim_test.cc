@@ -1,6 +1,6 @@
 // Seeds of whole clusters: nothing that must never happen may happen in any of them.
-//   sim_test                    500 seeds and those of corpus/seeds.txt
-//   sim_test --seed=N           that one, telling what happens
+//   sim_test                        500 seeds and those of corpus/seeds.txt
+//   sim_test [--protocol] --seed=N  that one, telling what strikes it, or every step
 //   sim_test --seeds=N --first=M    N seeds from M on
 #include <gtest/gtest.h>
 
@@ -20,6 +20,7 @@ namespace {
 struct Flags {
   uint64_t first = 1;
   uint64_t seeds = 500;
+  bool protocol = false;
 } flags;  // NOLINT: set once in main
 
 std::string Replay(uint64_t seed) { return "replay: sim_test --seed=" + std::to_string(seed); }
@@ -37,10 +38,16 @@ TEST(Sim, SeedsHoldTheInvariants) {
   if (flags.seeds < 100) return;
   // Passing means something only if all this was met.
   EXPECT_GT(all.ok, all.requests / 2);
-  EXPECT_GT(all.split, all.requests / 4);
-  EXPECT_GT(all.cached, flags.seeds / 4);
-  EXPECT_GT(all.retries, flags.seeds / 4);
-  EXPECT_GT(all.migrations, flags.seeds / 4);
+  EXPECT_GT(all.choices, all.requests + flags.seeds);
+  EXPECT_GT(all.resumes, flags.seeds / 20);
+  EXPECT_GT(all.flows.split, all.requests / 4);
+  EXPECT_GT(all.flows.cached, flags.seeds / 4);
+  EXPECT_GT(all.flows.retries, flags.seeds / 4);
+  EXPECT_GT(all.flows.migrations, flags.seeds / 4);
+  EXPECT_GT(all.flows.recomputed, flags.seeds / 4);
+  EXPECT_GT(all.router_crashes, flags.seeds / 8);
+  EXPECT_GT(all.lost_pages, flags.seeds / 20);
+  EXPECT_GT(all.digest_failures, flags.seeds / 20);
   EXPECT_GT(all.crashes, flags.seeds / 4);
   EXPECT_GT(all.transfers, flags.seeds);
   EXPECT_GT(all.transfers_failed, flags.seeds / 4);
@@ -49,7 +56,6 @@ TEST(Sim, SeedsHoldTheInvariants) {
   EXPECT_GT(all.duplicate_messages, flags.seeds / 4);
   EXPECT_GT(all.quarantines, flags.seeds / 4);
   EXPECT_GT(all.evictions, flags.seeds / 4);
-  EXPECT_GT(all.preempted, flags.seeds / 4);
 #ifdef SLUICE_FAULTS_ENABLED
   for (const auto& [point, reached] : all.points) EXPECT_GT(reached, flags.seeds / 4) << point;
 #endif
@@ -76,7 +82,12 @@ TEST(Sim, ASeedIsOneRun) {
 
 int ReplaySeed(uint64_t seed) {
   InitLogging("sim", LogLevel::kInfo, false);
-  const SimResult result = RunScenario(MakeScenario(seed), {.trace = true, .guards = {}});
+  SimOptions options;
+  options.protocol = flags.protocol;
+  options.told = [](absl::Duration at, const std::string& what) {
+    fprintf(stderr, "%10.6f %s\n", absl::ToDoubleSeconds(at), what.c_str());
+  };
+  const SimResult result = RunScenario(MakeScenario(seed), options);
   fprintf(stderr, "%s\nhash %016llx\n%s\n", result.counts.ToString().c_str(),
           static_cast<unsigned long long>(result.hash),
           result.violation.empty() ? "no violation" : result.violation.c_str());
@@ -96,10 +107,15 @@ int main(int argc, char** argv) {
   };
   for (int i = 1; i < argc; ++i) {
     uint64_t seed = 0;
+    if (std::strcmp(argv[i], "--protocol") == 0) {
+      sluice::sim::flags.protocol = true;
+      continue;
+    }
     if (number(argv[i], "--seed=", &seed)) return sluice::sim::ReplaySeed(seed);
     if (number(argv[i], "--seeds=", &sluice::sim::flags.seeds)) continue;
     if (number(argv[i], "--first=", &sluice::sim::flags.first)) continue;
-    fprintf(stderr, "unknown argument %s; flags: --seed=N, --seeds=N, --first=N\n", argv[i]);
+    fprintf(stderr, "unknown argument %s; flags: --protocol, --seed=N, --seeds=N, --first=N\n",
+            argv[i]);
     return 2;
   }
   return RUN_ALL_TESTS();
