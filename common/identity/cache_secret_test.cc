@@ -96,7 +96,7 @@ TEST(CacheSecret, DomainsTravelWhole) {
     EXPECT_EQ(again->bytes(), domain.bytes());
     EXPECT_EQ(Keys(*again, prompt), Keys(domain, prompt));
   }
-  for (const size_t size : {0, 31, 33, 64, 67, 69})
+  for (const size_t size : {0u, 31u, 33u, 64u, 67u, 69u})
     EXPECT_FALSE(kv::CacheDomain::FromBytes(std::string(size, 'x')).ok()) << size;
   EXPECT_FALSE(kv::CacheDomain::FromBytes(std::string(64, 'x') + std::string(4, '\0')).ok());
 }
