@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
@@ -14,7 +15,14 @@ namespace sluice {
 uint64_t Hash64(const void* data, size_t bytes, uint64_t seed = 0);
 Id128 Hash128(const void* data, size_t bytes, uint64_t seed = 0);
 
-// HMAC-SHA-256 truncated to its first 128 bits.
+// 32 bytes.
+std::string HmacSha256(absl::string_view key, absl::string_view message);
+// Its first 128 bits.
 Id128 HmacSha256_128(absl::string_view key, absl::string_view message);
+
+// Appends `value`, little-endian.
+void AppendU32(std::string* out, uint32_t value);
+// Appends `field` behind its length, so that no two lists of fields read alike.
+void AppendField(std::string* out, absl::string_view field);
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/hash.h"
 #include "identity/digest.h"
 
 namespace sluice::identity {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/hash.h"
 #include "identity/api_key.h"
 #include "identity/digest.h"
 

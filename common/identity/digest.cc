@@ -2,28 +2,11 @@
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
 
 #include "absl/strings/escaping.h"
 #include "base/check.h"
 
 namespace sluice::identity {
-namespace {
-
-const unsigned char* Bytes(absl::string_view text) {
-  return reinterpret_cast<const unsigned char*>(text.data());
-}
-
-}  // namespace
-
-std::string HmacSha256(absl::string_view key, absl::string_view message) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int bytes = 0;
-  const auto* made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), Bytes(message),
-                          message.size(), digest, &bytes);
-  SLUICE_CHECK(made != nullptr && bytes == 32);
-  return std::string(reinterpret_cast<const char*>(digest), bytes);
-}
 
 std::string Sha256(absl::string_view data) {
   unsigned char digest[EVP_MAX_MD_SIZE];
@@ -31,12 +14,6 @@ std::string Sha256(absl::string_view data) {
   SLUICE_CHECK(EVP_Digest(data.data(), data.size(), digest, &bytes, EVP_sha256(), nullptr) == 1);
   SLUICE_CHECK(bytes == 32);
   return std::string(reinterpret_cast<const char*>(digest), bytes);
-}
-
-void AppendField(std::string* out, absl::string_view field) {
-  for (int shift = 0; shift < 32; shift += 8)
-    out->push_back(static_cast<char>(field.size() >> shift));
-  out->append(field.data(), field.size());
 }
 
 bool EqualInConstantTime(absl::string_view a, absl::string_view b) {

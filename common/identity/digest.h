@@ -1,4 +1,4 @@
-// The cryptographic digests of identity: OpenSSL's, with lengths that cannot be mistaken.
+// What identity needs of cryptography beside base/hash.h.
 #pragma once
 
 #include <string>
@@ -8,11 +8,7 @@
 namespace sluice::identity {
 
 // 32 bytes.
-std::string HmacSha256(absl::string_view key, absl::string_view message);
 std::string Sha256(absl::string_view data);
-
-// Appends `field` behind its length, so that no two lists of fields read alike.
-void AppendField(std::string* out, absl::string_view field);
 
 // Takes the same time wherever the two differ; only lengths may show.
 bool EqualInConstantTime(absl::string_view a, absl::string_view b);

@@ -6,16 +6,6 @@
 namespace sluice::kv {
 namespace {
 
-void AppendU32(std::string* out, uint32_t value) {
-  for (int shift = 0; shift < 32; shift += 8) out->push_back(static_cast<char>(value >> shift));
-}
-
-// Length-prefixed, so that no two lists of fields read alike.
-void AppendField(std::string* out, absl::string_view field) {
-  AppendU32(out, static_cast<uint32_t>(field.size()));
-  out->append(field.data(), field.size());
-}
-
 constexpr size_t kDomainBytes = 32;
 constexpr size_t kCountBytes = 4;
 
