@@ -167,7 +167,7 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
   class DecodeListener;
   // Whether an event of this attempt's calls is of the one under way.
   bool IsCurrent(uint32_t attempt) const {
-    return attempt_.number == attempt || !env_.guards.On(handoff::Guard::kAttemptAndPosition);
+    return env_.guards.SameAttempt(attempt, attempt_.number);
   }
 
   RequestFlow(FlowEnvironment& environment, FlowSpec spec, FlowEvents& events);

@@ -62,6 +62,10 @@ class Guards {
   bool Match(Incarnation got, Incarnation expected) const {
     return got == expected || !On(Guard::kIncarnation);
   }
+  // Whether what belongs to attempt `got` is of the one under way.
+  bool SameAttempt(uint32_t got, uint32_t current) const {
+    return got == current || !On(Guard::kAttemptAndPosition);
+  }
 };
 
 }  // namespace sluice::handoff

@@ -169,7 +169,6 @@ class HandoffTaker {
   // Leases (taker_lease.cc).
   absl::Duration LeaseSpan() const { return options_.lease * (1.0 - options_.drift_margin); }
   bool LeaseHeld(const Reservation& reservation) const;
-  bool SameAttempt(const Reservation& reservation, uint32_t attempt) const;
   void Lapse(LeaseId lease);
   void ArmLease(Reservation& reservation);
   void ArmRenewal(Reservation& reservation, absl::Time at);

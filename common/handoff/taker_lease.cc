@@ -18,10 +18,6 @@ bool HandoffTaker::LeaseHeld(const Reservation& reservation) const {
   return Now() < reservation.deadline;
 }
 
-bool HandoffTaker::SameAttempt(const Reservation& reservation, uint32_t attempt) const {
-  return attempt == reservation.context.attempt || !options_.guards.On(Guard::kAttemptAndPosition);
-}
-
 void HandoffTaker::Lapse(LeaseId lease) {
   ++deps_.counters.lease_expiries;
   Drop(lease, absl::AbortedError("the lease on the holder's pages has lapsed"), /*tell=*/true);
@@ -177,7 +173,7 @@ void HandoffTaker::OnWithdrawn(transport::EndpointId from, const v1::Withdrawn& 
     return AnswerUnknown(from, withdrawn.lease_id(), lease, withdrawn.holder_incarnation());
   }
   if (!options_.guards.Match(Incarnation(withdrawn.holder_incarnation()), reservation->holder) ||
-      !SameAttempt(*reservation, withdrawn.attempt()) ||
+      !options_.guards.SameAttempt(withdrawn.attempt(), reservation->context.attempt) ||
       (reservation->endpoint.has_value() && reservation->endpoint != from)) {
     ++deps_.counters.stale_messages;
     return;

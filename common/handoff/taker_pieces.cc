@@ -39,7 +39,7 @@ HandoffTaker::Reservation* HandoffTaker::FindAddressee(transport::EndpointId fro
     return nullptr;
   }
   if (!options_.guards.Match(Incarnation(message.holder_incarnation()), reservation->holder) ||
-      !SameAttempt(*reservation, message.attempt()) ||
+      !options_.guards.SameAttempt(message.attempt(), reservation->context.attempt) ||
       (reservation->endpoint.has_value() && reservation->endpoint != from)) {
     ++deps_.counters.stale_messages;
     return nullptr;

@@ -56,8 +56,7 @@ void WorkerImpl::Landed(CallId id, absl::StatusOr<LandedSequence> landed) {
 
 absl::Status WorkerImpl::SubmitLanded(DecodeState& state, LandedSequence landed) {
   const DecodeCall& call = state.call;
-  if (call.context.attempt != landed.context.attempt &&
-      options_.guards.On(Guard::kAttemptAndPosition)) {
+  if (!options_.guards.SameAttempt(call.context.attempt, landed.context.attempt)) {
     return absl::FailedPreconditionError(absl::StrCat("call of attempt ", call.context.attempt,
                                                       " for a lease of attempt ",
                                                       landed.context.attempt));
