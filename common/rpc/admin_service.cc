@@ -60,40 +60,34 @@ class FaultArmer {
       it->second->Open();
       gates_.erase(it);
     }
+    FaultInjector::Action action;
     switch (request.kind()) {
       case v1::ArmFaultRequest::FAIL:
-        faults_.Arm(
-            point,
-            [point] {
-              return absl::InternalError(absl::StrCat("fault point ", point, " is armed to fail"));
-            },
-            request.request_id());
-        return absl::OkStatus();
+        action = [point] {
+          return absl::InternalError(absl::StrCat("fault point ", point, " is armed to fail"));
+        };
+        break;
       case v1::ArmFaultRequest::CRASH:
-        faults_.Arm(
-            point,
-            [] {
-              raise(SIGKILL);
-              return absl::OkStatus();
-            },
-            request.request_id());
-        return absl::OkStatus();
+        action = [] {
+          raise(SIGKILL);
+          return absl::OkStatus();
+        };
+        break;
       case v1::ArmFaultRequest::PAUSE: {
         auto gate = std::make_shared<Gate>();
         gates_[point] = gate;
-        faults_.Arm(
-            point,
-            [gate] {
-              gate->Wait();
-              return absl::OkStatus();
-            },
-            request.request_id());
-        return absl::OkStatus();
+        action = [gate] {
+          gate->Wait();
+          return absl::OkStatus();
+        };
+        break;
       }
       default:
         faults_.Disarm(point);
         return absl::OkStatus();
     }
+    faults_.Arm(point, std::move(action), request.request_id());
+    return absl::OkStatus();
   }
 
  private:
