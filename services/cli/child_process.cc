@@ -18,6 +18,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <sstream>
 
@@ -242,6 +243,12 @@ absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>
     while (read(watch.get(), drain, sizeof(drain)) > 0) {
     }
   }
+}
+
+pid_t PidOf(const boost::json::value& value) {
+  if (!value.is_int64()) return 0;
+  const int64_t pid = value.get_int64();
+  return pid > 1 && pid <= std::numeric_limits<pid_t>::max() ? static_cast<pid_t>(pid) : 0;
 }
 
 bool IsService(pid_t pid) {

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <boost/json/fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,9 @@ absl::StatusOr<ChildProcess> StartChild(const std::string& folder, const std::st
 absl::StatusOr<std::vector<ReadyInfo>> WaitReady(const std::vector<ChildProcess>& children,
                                                  const std::string& folder, const Clock& clock,
                                                  absl::Duration timeout);
+
+// The pid that an entry of an endpoints file names; 0 if it is none.
+pid_t PidOf(const boost::json::value& value);
 
 // Whether a process with this pid runs and its program is called sluice-something. A pid of an old
 // file may be anybody's.

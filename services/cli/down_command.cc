@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <filesystem>
-#include <limits>
 #include <memory>
 
 #include "absl/strings/match.h"
@@ -17,11 +16,7 @@ namespace {
 
 // Only of services that still run: the file may be old, and its pids those of others by now.
 void AddPids(const boost::json::value& value, std::vector<pid_t>* pids) {
-  if (value.is_int64() && value.get_int64() > 1 &&
-      value.get_int64() <= std::numeric_limits<pid_t>::max()) {
-    const auto pid = static_cast<pid_t>(value.get_int64());
-    if (IsService(pid)) pids->push_back(pid);
-  }
+  if (const pid_t pid = PidOf(value); pid != 0 && IsService(pid)) pids->push_back(pid);
   if (value.is_array()) {
     for (const boost::json::value& entry : value.get_array()) AddPids(entry, pids);
   }

@@ -5,7 +5,6 @@
 #include <boost/json.hpp>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -37,12 +36,12 @@ absl::StatusOr<std::vector<Process>> ReadRole(const json::object& root, const ch
         absl::StrCat("it names ", pids.size(), " pids and ", urls.size(), " metrics of ", role));
   std::vector<Process> processes;
   for (size_t i = 0; i < pids.size(); ++i) {
-    const int64_t pid = pids[i].is_int64() ? pids[i].get_int64() : 0;
-    if (pid <= 1 || pid > std::numeric_limits<pid_t>::max() || !urls[i].is_string())
+    const pid_t pid = PidOf(pids[i]);
+    if (pid == 0 || !urls[i].is_string())
       return absl::InvalidArgumentError(absl::StrCat("process ", i, " of ", role, " has no pid"));
     std::string name = absl::StrCat(role, "-", i);
     if (absl::StartsWith(name, "cache_manager")) name = "cache-manager";
-    processes.push_back({std::move(name), static_cast<pid_t>(pid), urls[i].get_string().c_str()});
+    processes.push_back({std::move(name), pid, urls[i].get_string().c_str()});
   }
   return processes;
 }
