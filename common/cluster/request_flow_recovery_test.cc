@@ -52,17 +52,10 @@ TEST_F(RequestFlowTest, WorkersThatDrainedHaveNotDied) {
 TEST_F(RequestFlowTest, WhoSawADeathTogetherIsTriedApart) {
   ShowWorkers({"p0", "d0"});
   std::vector<RecordingEvents> events(2);
-  std::vector<std::shared_ptr<RequestFlow>> flows;
-  for (RecordingEvents& each : events) {
-    FlowSpec spec;
-    spec.context.deadline = absl::InfiniteFuture();
-    spec.prompt = {1, 2, 3};
-    spec.sampling.max_tokens = 100;
-    flows.push_back(RequestFlow::Create(env_, std::move(spec), each));
-    flows.back()->Start();
+  const auto flows = StartAll(events, 100, [this] {
     world_.RunFor(absl::ZeroDuration());
     Serve(2);
-  }
+  });
   ShowWorkers({"p0", "d1", "d2"});
   for (const auto& flow : flows) flow->OnWorkerLost(WorkerId("d0"));
   world_.RunFor(absl::Milliseconds(500));
@@ -78,17 +71,10 @@ TEST_F(RequestFlowTest, WhoSawADeathTogetherIsTriedApart) {
 TEST_F(RequestFlowTest, WithoutAWorkerForEachTheyTakeTurns) {
   ShowWorkers({"p0", "d0"});
   std::vector<RecordingEvents> events(2);
-  std::vector<std::shared_ptr<RequestFlow>> flows;
-  for (RecordingEvents& each : events) {
-    FlowSpec spec;
-    spec.context.deadline = absl::InfiniteFuture();
-    spec.prompt = {1, 2, 3};
-    spec.sampling.max_tokens = 100;
-    flows.push_back(RequestFlow::Create(env_, std::move(spec), each));
-    flows.back()->Start();
+  const auto flows = StartAll(events, 100, [this] {
     world_.RunFor(absl::ZeroDuration());
     Serve(1);
-  }
+  });
   ShowWorkers({"p0", "d1"});
   for (const auto& flow : flows) flow->OnWorkerLost(WorkerId("d0"));
   world_.RunFor(absl::Milliseconds(500));

@@ -46,15 +46,7 @@ TEST_F(RequestFlowTest, APrefillFailureBeforeTheFirstTokenIsRetriedElsewhere) {
 TEST_F(RequestFlowTest, EverythingThatADeadWorkerHeldIsRetried) {
   constexpr size_t kFlows = 100;
   std::vector<RecordingEvents> events(kFlows);
-  std::vector<std::shared_ptr<RequestFlow>> flows;
-  for (RecordingEvents& each : events) {
-    FlowSpec spec;
-    spec.context.deadline = absl::InfiniteFuture();
-    spec.prompt = {1, 2, 3};
-    spec.sampling.max_tokens = 8;
-    flows.push_back(RequestFlow::Create(env_, std::move(spec), each));
-    flows.back()->Start();
-  }
+  const auto flows = StartAll(events, 8);
   world_.RunFor(absl::ZeroDuration());
   ASSERT_EQ(client_.prefills.size(), kFlows);
   for (size_t i = 0; i < kFlows; ++i)

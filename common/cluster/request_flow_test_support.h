@@ -156,6 +156,22 @@ class RequestFlowTest : public ::testing::Test {
     world_.RunFor(absl::ZeroDuration());
     return flow;
   }
+  // One flow for each of `events`; `started` runs when one has begun.
+  std::vector<std::shared_ptr<RequestFlow>> StartAll(
+      std::vector<RecordingEvents>& events, uint32_t max_tokens,
+      const std::function<void()>& started = [] {}) {
+    std::vector<std::shared_ptr<RequestFlow>> flows;
+    for (RecordingEvents& each : events) {
+      FlowSpec spec;
+      spec.context.deadline = absl::InfiniteFuture();
+      spec.prompt = {1, 2, 3};
+      spec.sampling.max_tokens = max_tokens;
+      flows.push_back(RequestFlow::Create(env_, std::move(spec), each));
+      flows.back()->Start();
+      started();
+    }
+    return flows;
+  }
   static SampledToken Token(request::TokenId id) {
     SampledToken token;
     token.token = id;

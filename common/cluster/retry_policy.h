@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/random.h"
+#include "cluster/token_bucket.h"
 
 namespace sluice::cluster {
 
@@ -118,35 +119,21 @@ class RetryBudget {
  public:
   RetryBudget(const RetryOptions& options, const Clock& clock)
       : ratio_(options.budget_ratio),
-        per_s_(options.budget_per_s),
-        burst_(options.budget_burst),
         clock_(clock),
-        tokens_(options.budget_burst),
-        at_(clock.Now()) {}
-  void OnRequest() { Refill(ratio_); }
+        bucket_({options.budget_per_s, options.budget_burst}, clock.Now()) {}
+  void OnRequest() { bucket_.GiveBack(ratio_, clock_.Now()); }
   // Returns false when the budget is used up.
   bool Take() {
-    Refill(0);
-    if (tokens_ < 1) return false;
-    tokens_ -= 1;
+    const absl::Time now = clock_.Now();
+    if (bucket_.level(now) < 1) return false;
+    bucket_.Take(1, now);
     return true;
   }
 
  private:
-  // A clock that went back refills nothing.
-  void Refill(double tokens) {
-    const absl::Time now = clock_.Now();
-    const double elapsed_s = std::max(absl::ToDoubleSeconds(now - at_), 0.0);
-    tokens_ = std::min(burst_, tokens_ + tokens + per_s_ * elapsed_s);
-    at_ = now;
-  }
-
   const double ratio_;
-  const double per_s_;
-  const double burst_;
   const Clock& clock_;
-  double tokens_;
-  absl::Time at_;  // up to when time has refilled
+  TokenBucket bucket_;
 };
 
 // Full jitter over an exponentially growing range.
