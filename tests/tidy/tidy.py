@@ -19,7 +19,7 @@ README_FOLDERS = ("proto", "services", "common", "kernels", "deploy", "helm", "t
 # Pattern, files where it is allowed, what to do instead.
 BANNED = [
     (r"\bgetenv\s*\(", (), "settings come from config.proto, never from the environment"),
-    (r"\bsetenv\s*\(", ("common/transport/ucx/",), "only transport/ucx may, for one UCX option"),
+    (r"\bsetenv\s*\(", ("common/transport/ucx/",), "only transport/ucx may, for options that UCX takes from nowhere else"),
     (r"\bsystem_clock::now\b|\bsteady_clock::now\b", ("common/base/", "kernels/", "common/device/", "tests/"),
      "time comes from the injected Clock"),
     (r"\babsl::Now\(\)", ("common/base/clock.cc",), "time comes from the injected Clock"),

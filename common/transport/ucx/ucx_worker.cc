@@ -97,9 +97,13 @@ absl::Status UcxWorker::Init(const UcxSettings& settings) {
 }
 
 absl::Status UcxWorker::InitContext(const UcxSettings& settings) {
-  // Shared memory refuses to report dead peers without this, and UCX 1.13 reads it from nowhere
-  // else.
-  setenv("UCX_POSIX_ERROR_HANDLING", "y", /*overwrite=*/1);
+  // UCX 1.13 reads these from nowhere else. Shared memory refuses to report dead peers without the
+  // first; the second is where it makes its segments.
+  if (shared_memory_) {
+    SLUICE_ASSIGN_OR_RETURN(shm_folder_, ShmFolder::Create());
+    setenv("UCX_POSIX_ERROR_HANDLING", "y", /*overwrite=*/1);
+    setenv("UCX_POSIX_DIR", shm_folder_->path().c_str(), /*overwrite=*/1);
+  }
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return UcxError("ucp_config_read", status);
@@ -110,6 +114,7 @@ absl::Status UcxWorker::InitContext(const UcxSettings& settings) {
   if (settings.remote_memory) params.features |= UCP_FEATURE_RMA;
   if (configured.ok()) status = ucp_init(&params, config, &context_);
   ucp_config_release(config);
+  if (shared_memory_) unsetenv("UCX_POSIX_DIR");
   SLUICE_RETURN_IF_ERROR(configured);
   return status == UCS_OK
              ? absl::OkStatus()

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "transport/ucx/shm_folder.h"
 
 namespace sluice::transport {
 
@@ -35,7 +36,7 @@ absl::Status UcxError(absl::string_view what, ucs_status_t status);
 // Owns a UCX context and its worker. Belongs to one loop. Endpoints must be closed before it goes.
 class UcxWorker {
  public:
-  // With shared memory it sets an environment variable of this process, so call it before other
+  // With shared memory it sets environment variables of this process, so call it before other
   // threads run. Errors: UNAVAILABLE when UCX lacks the transports or devices.
   static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(const UcxSettings& settings);
   ~UcxWorker();
@@ -60,6 +61,7 @@ class UcxWorker {
   absl::Status InitContext(const UcxSettings& settings);
   absl::Status InitWorker(const UcxSettings& settings);
 
+  std::unique_ptr<ShmFolder> shm_folder_;  // outlives the context
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   bool shared_memory_ = false;
