@@ -64,6 +64,7 @@ constexpr FieldRule kRules[] = {
     {"WorkerConfig", "role", "", 0, 0, "prefill|decode|both"},
     {"WorkerConfig", "cache_manager"},
     {"WorkerConfig", "credits_max", "8", 1, 1024},
+    {"WorkerConfig", "claim_key_file"},
     {"RouterConfig", "service"},
     {"RouterConfig", "http_listen", "127.0.0.1:8080"},
     {"RouterConfig", "cache_manager"},
@@ -79,10 +80,12 @@ constexpr FieldRule kRules[] = {
     {"RouterConfig", "migrations_max", "3", 0, 10},
     {"RouterConfig", "cache_secret_file"},
     {"RouterConfig", "no_auth"},
-    {"RouterConfig", "api_keys_file"},
     {"RouterConfig", "lookup_ms", "20", 1, 1000},
     {"RouterConfig", "body_kib_max", "4096", 1, 65536},
     {"RouterConfig", "insecure_clients_anywhere"},
+    {"RouterConfig", "tenants_file"},
+    {"RouterConfig", "claim_key_file"},
+    {"RouterConfig", "client_tls"},
     {"TenantsFile", "key_pepper_file"},
     {"TenantsFile", "jwt"},
     {"TenantsFile", "default_class"},
@@ -358,6 +361,18 @@ absl::StatusOr<v1::RouterConfig> LoadRouterConfig(const Sources& sources) {
                      config.insecure_clients_anywhere() ? "insecure_clients_anywhere"
                                                         : "service.insecure_listen_anywhere",
                      " are both true: everybody could use this router; drop one of them"));
+  }
+  SLUICE_RETURN_IF_ERROR(CheckTls(config.client_tls(), "client_tls"));
+  if (config.no_auth() && !config.tenants_file().empty()) {
+    return absl::InvalidArgumentError(
+        "no_auth and tenants_file are both set: with no_auth nobody is asked who they are; drop "
+        "one of them");
+  }
+  if (!config.tenants_file().empty() && config.claim_key_file().empty() &&
+      config.service().tls().cert_file().empty()) {
+    return absl::InvalidArgumentError(
+        "tenants_file needs claim_key_file (the same here and on the workers) or service.tls: "
+        "workers would not believe this router whose requests it brings");
   }
   return config;
 }

@@ -132,6 +132,15 @@ TEST(Config, RouterRefusesOpenDoorsAndNeedsWorkers) {
           .status()
           .message(),
       "everybody"));
+  const auto refused = [](std::vector<std::string> more) {
+    more.push_back("workers=[127.0.0.1:1]");
+    return std::string(LoadRouterConfig({"", std::move(more)}).status().message());
+  };
+  EXPECT_TRUE(absl::StrContains(refused({"no_auth=true", "tenants_file=t"}), "drop one of them"));
+  EXPECT_TRUE(absl::StrContains(refused({"tenants_file=t"}), "needs claim_key_file"));
+  EXPECT_EQ(refused({"tenants_file=t", "claim_key_file=k"}), "");
+  EXPECT_TRUE(
+      absl::StrContains(refused({"client_tls.cert_file=c"}), "client_tls.key_file is missing"));
 }
 
 TEST(Config, PagesTakeTheWayThatTheServiceSuggests) {

@@ -66,8 +66,10 @@ class FakeBackend final : public rpc::InferenceBackend {
     return generation ? *std::move(generation) : FakeGeneration();
   }
 
-  absl::StatusOr<TenantId> Authenticate(absl::string_view api_key) override {
-    if (api_key == "good" || (!keys && api_key.empty())) return TenantId("tenant");
+  absl::StatusOr<TenantId> Authenticate(const identity::Credentials& credentials) override {
+    const std::string& key = credentials.bearer;
+    if (key == "good" || (!keys && key.empty()))
+      return TenantId(credentials.named_tenant.empty() ? "tenant" : credentials.named_tenant);
     return rpc::MakeError(v1::INVALID_API_KEY, "the API key is not known");
   }
   std::function<void()> Generate(v1::GenerateRequest request, rpc::Caller caller,

@@ -113,6 +113,8 @@ bool OpenAiCall::OnMessage(size_t prompt, const v1::GenerateResponse& message) {
   if (ended_) return false;
   if (message.has_start()) {
     info_.model = message.start().model();
+    if (message.start().has_rate_limits())
+      rate_headers_ = RateHeaders(message.start().rate_limits());
     if (info_.fingerprint.empty()) info_.fingerprint = Fingerprint(message.start());
     running_.set_prompt_tokens(running_.prompt_tokens() + message.start().prompt_tokens());
   }
@@ -162,6 +164,7 @@ void OpenAiCall::OnEnd(const absl::Status& status) {
 
 HttpHeaders OpenAiCall::Headers() const {
   HttpHeaders headers = options_.headers;
+  headers.insert(headers.end(), rate_headers_.begin(), rate_headers_.end());
   headers.emplace_back("openai-processing-ms",
                        absl::StrCat(absl::ToInt64Milliseconds(clock_.Now() - options_.arrived)));
   return headers;
@@ -200,6 +203,7 @@ void OpenAiCall::Fail(const absl::Status& status) {
     responder_->EndStream();
     return;
   }
+  if (rpc::DetailOf(status).has_rate_limits()) rate_headers_.clear();  // the error has its own
   HttpReply reply = ErrorReply(status, endpoint_, options_.request_id);
   for (auto& header : Headers()) reply.headers.push_back(std::move(header));
   responder_->Reply(std::move(reply));

@@ -56,7 +56,7 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
   void Fail(const absl::Status& status) SLUICE_REQUIRES(mutex_);
   bool SendEvent(absl::string_view data) SLUICE_REQUIRES(mutex_);
   void BeginStream() SLUICE_REQUIRES(mutex_);
-  HttpHeaders Headers() const;
+  HttpHeaders Headers() const SLUICE_REQUIRES(mutex_);
 
   const Endpoint endpoint_;
   const bool stream_;
@@ -69,6 +69,7 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
 
   Mutex mutex_;
   ReplyInfo info_ SLUICE_GUARDED_BY(mutex_);
+  HttpHeaders rate_headers_ SLUICE_GUARDED_BY(mutex_);  // of the prompt that started last
   std::vector<ReplyChoice> choices_
       SLUICE_GUARDED_BY(mutex_);                 // of all prompts, one after the other
   v1::Usage usage_ SLUICE_GUARDED_BY(mutex_);    // as the backend reported it

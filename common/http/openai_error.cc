@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "http/error_body.h"
 #include "rpc/error.h"
 
@@ -97,12 +98,28 @@ std::string ErrorJson(const absl::Status& status, Endpoint endpoint, absl::strin
                     .code = row.code});
 }
 
+HttpHeaders RateHeaders(const v1::RateLimits& limits) {
+  HttpHeaders headers;
+  const auto add = [&headers](absl::string_view what, const v1::RateLimit& limit) {
+    headers.emplace_back(absl::StrCat("x-ratelimit-limit-", what), absl::StrCat(limit.limit()));
+    headers.emplace_back(absl::StrCat("x-ratelimit-remaining-", what),
+                         absl::StrCat(limit.remaining()));
+    headers.emplace_back(
+        absl::StrCat("x-ratelimit-reset-", what),
+        absl::FormatDuration(absl::Milliseconds(static_cast<int64_t>(limit.reset_ms()))));
+  };
+  if (limits.has_requests()) add("requests", limits.requests());
+  if (limits.has_tokens()) add("tokens", limits.tokens());
+  return headers;
+}
+
 HttpReply ErrorReply(const absl::Status& status, Endpoint endpoint, absl::string_view request_id) {
   const v1::ErrorDetail detail = rpc::DetailOf(status);
   const ErrorRow row = RowOf(status, detail.reason());
   HttpReply reply;
   reply.status = row.status;
   reply.body = ErrorJson(status, endpoint, request_id);
+  reply.headers = RateHeaders(detail.rate_limits());
   if (row.status == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");
   // Clients retry 408, 409, 429 and 5xx on their own unless they are told.
   if (row.status >= 500 || row.status == 408 || row.status == 409 || row.status == 429) {

@@ -27,11 +27,45 @@ constexpr absl::string_view kModels = "/v1/models";
 
 using Responder = std::shared_ptr<HttpResponder>;
 
-std::string ApiKey(const HttpRequest& request) {
-  absl::string_view value = request.header("authorization");
-  if (!absl::StartsWithIgnoreCase(value, "bearer ")) return "";
-  value.remove_prefix(7);
-  return std::string(absl::StripAsciiWhitespace(value));
+identity::Credentials CredentialsOf(const HttpRequest& request) {
+  return {rpc::BearerOf(request.header("authorization")),
+          {},
+          std::string(request.header(rpc::kTenantHeader))};
+}
+
+enum class Access { kTenants, kEverybody };
+
+// Every path that is served. What is not here does not exist; what does not say otherwise is only
+// for tenants, whose credentials are checked before anything else is looked at.
+struct Route {
+  absl::string_view path;
+  bool with_children = false;  // and what is below it
+  bool get = false;            // GET and HEAD, else POST
+  Access access = Access::kTenants;
+};
+constexpr Route kRoutes[] = {
+    {.path = "/v1/chat/completions"},
+    {.path = "/v1/completions"},
+    {.path = "/tokenize"},
+    {.path = "/detokenize"},
+    {.path = kModels, .with_children = true, .get = true},
+    {.path = "/health", .get = true, .access = Access::kEverybody},
+    {.path = "/live", .get = true, .access = Access::kEverybody},
+    {.path = "/ready", .get = true, .access = Access::kEverybody},
+    {.path = "/version", .get = true, .access = Access::kEverybody},
+};
+
+Endpoint EndpointOf(const HttpRequest& request) {
+  return request.path == "/v1/completions" ? Endpoint::kCompletions : Endpoint::kChat;
+}
+
+const Route* RouteOf(absl::string_view path) {
+  for (const Route& route : kRoutes) {
+    absl::string_view rest = path;
+    if (!absl::ConsumePrefix(&rest, route.path)) continue;
+    if (rest.empty() || (route.with_children && rest[0] == '/')) return &route;
+  }
+  return nullptr;
 }
 
 int HexDigit(char c) {
@@ -97,9 +131,8 @@ class Server final : public OpenAiServer {
  private:
   void RunText();
   void Handle(HttpRequest request, Responder responder);
-  // These two return false when the path is not theirs.
-  bool HandleGet(const HttpRequest& request, const Responder& responder);
-  bool HandlePost(HttpRequest& request, const Responder& responder);
+  void GetState(const HttpRequest& request, const Responder& responder);
+  void HandlePost(HttpRequest& request, const TenantId& tenant, const Responder& responder);
   void GetModels(const HttpRequest& request, const Responder& responder);
   void Generate(Endpoint endpoint, const HttpRequest& request, const TenantId& tenant,
                 const Responder& responder);
@@ -128,33 +161,36 @@ void Server::RunText() {
 }
 
 void Server::Handle(HttpRequest request, Responder responder) {
+  const Route* route = RouteOf(request.path);
+  if (route == nullptr) {
+    return responder->Reply(
+        {.status = 404,
+         .body = ErrorBody({.message = absl::StrCat("no such path: ", request.path,
+                                                    "; there are /v1/chat/completions, "
+                                                    "/v1/completions, /v1/models, /tokenize and "
+                                                    "/detokenize"),
+                            .code = "not_found"})});
+  }
   const bool get = request.method == "GET" || request.method == "HEAD";
-  const bool is_get = absl::StartsWith(request.path, kModels) || request.path == "/health" ||
-                      request.path == "/live" || request.path == "/ready" ||
-                      request.path == "/version";
-  const bool is_post = request.path == "/v1/chat/completions" ||
-                       request.path == "/v1/completions" || request.path == "/tokenize" ||
-                       request.path == "/detokenize";
-  if (get && is_get && HandleGet(request, responder)) return;
-  if (request.method == "POST" && is_post && HandlePost(request, responder)) return;
-  const bool wrong_method = is_get ? !get : is_post;
-  const std::string message =
-      wrong_method ? absl::StrCat(request.path, " does not take ", request.method)
-                   : absl::StrCat("no such path: ", request.path,
-                                  "; there are /v1/chat/completions, /v1/completions, /v1/models, "
-                                  "/tokenize and /detokenize");
-  HttpReply reply{.status = wrong_method ? 405 : 404,
-                  .body = ErrorBody({.message = message,
-                                     .code = wrong_method ? "method_not_allowed" : "not_found"})};
-  if (wrong_method) reply.headers.emplace_back("Allow", is_get ? "GET, HEAD" : "POST");
-  responder->Reply(std::move(reply));
+  if (route->get ? !get : request.method != "POST") {
+    HttpReply reply{
+        .status = 405,
+        .body = ErrorBody({.message = absl::StrCat(request.path, " does not take ", request.method),
+                           .code = "method_not_allowed"})};
+    reply.headers.emplace_back("Allow", route->get ? "GET, HEAD" : "POST");
+    return responder->Reply(std::move(reply));
+  }
+  if (route->access == Access::kEverybody) return GetState(request, responder);
+  const auto tenant = backend_.Authenticate(CredentialsOf(request));
+  if (!tenant.ok()) {
+    return responder->Reply(ErrorReply(tenant.status(), EndpointOf(request), request.request_id));
+  }
+  if (route->get) return GetModels(request, responder);
+  HandlePost(request, *tenant, responder);
 }
 
-bool Server::HandleGet(const HttpRequest& request, const Responder& responder) {
-  if (request.path == kModels || absl::StartsWith(request.path, "/v1/models/")) {
-    GetModels(request, responder);
-    return true;
-  }
+// What probes ask.
+void Server::GetState(const HttpRequest& request, const Responder& responder) {
   JsonWriter json;
   json.BeginObject();
   int status = 200;
@@ -164,21 +200,16 @@ bool Server::HandleGet(const HttpRequest& request, const Responder& responder) {
     const bool ready = backend_.Ready();
     status = ready ? 200 : 503;
     json.Key("status").String(ready ? "ready" : "not ready: starting, draining or without workers");
-  } else if (request.path == "/health" || request.path == "/live") {
-    json.Key("status").String("ok");
   } else {
-    return false;
+    json.Key("status").String("ok");
   }
   responder->Reply({.status = status, .body = json.EndObject().Take()});
-  return true;
 }
 
 void Server::GetModels(const HttpRequest& request, const Responder& responder) {
   const auto fail = [&](const absl::Status& status) {
     responder->Reply(ErrorReply(status, Endpoint::kChat, request.request_id));
   };
-  if (const auto tenant = backend_.Authenticate(ApiKey(request)); !tenant.ok())
-    return fail(tenant.status());
   const v1::ListModelsResponse models = backend_.ListModels();
   if (request.path == kModels) return responder->Reply({.body = ModelList(models)});
   const std::string id = PercentDecoded(absl::string_view(request.path).substr(kModels.size() + 1));
@@ -190,22 +221,16 @@ void Server::GetModels(const HttpRequest& request, const Responder& responder) {
                       {.field = "model"}));
 }
 
-bool Server::HandlePost(HttpRequest& request, const Responder& responder) {
-  const bool chat = request.path == "/v1/chat/completions";
-  const Endpoint endpoint = chat ? Endpoint::kChat : Endpoint::kCompletions;
-  const auto tenant = backend_.Authenticate(ApiKey(request));
-  if (!tenant.ok()) {
-    responder->Reply(ErrorReply(tenant.status(), endpoint, request.request_id));
-  } else if (const absl::Status type = CheckContentType(request); !type.ok()) {
+void Server::HandlePost(HttpRequest& request, const TenantId& tenant, const Responder& responder) {
+  if (const absl::Status type = CheckContentType(request); !type.ok()) {
     responder->Reply(
         {.status = 415,
          .body = ErrorBody({.message = type.message(), .code = "unsupported_media_type"})});
-  } else if (chat || request.path == "/v1/completions") {
-    Generate(endpoint, request, *tenant, responder);
+  } else if (absl::StartsWith(request.path, "/v1/")) {
+    Generate(EndpointOf(request), request, tenant, responder);
   } else {
     Text(std::move(request), responder);
   }
-  return true;
 }
 
 void Server::Generate(Endpoint endpoint, const HttpRequest& request, const TenantId& tenant,

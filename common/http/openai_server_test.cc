@@ -299,6 +299,45 @@ TEST_F(OpenAiServerTest, KeysAreChecked) {
   EXPECT_EQ(client.Call("GET", "/health").result_int(), 200u);
 }
 
+TEST_F(OpenAiServerTest, LimitsAreToldInHeaders) {
+  HttpTestClient client = Connect();
+  client.Request("POST", kChat, Body(""));
+  const FakeGeneration generation = backend_.Next();
+  v1::GenerateResponse start;
+  v1::RateLimits& limits = *start.mutable_start()->mutable_rate_limits();
+  limits.mutable_requests()->set_limit(60);
+  limits.mutable_requests()->set_remaining(59);
+  limits.mutable_requests()->set_reset_ms(1000);
+  limits.mutable_tokens()->set_limit(90000);
+  limits.mutable_tokens()->set_reset_ms(90500);
+  generation.sink->OnMessage(start);
+  generation.Token("a", "stop");
+  generation.End(1);
+  const HttpAnswer answer = client.Read();
+  EXPECT_EQ(answer.result_int(), 200u);
+  EXPECT_EQ(answer["x-ratelimit-limit-requests"], "60");
+  EXPECT_EQ(answer["x-ratelimit-remaining-requests"], "59");
+  EXPECT_EQ(answer["x-ratelimit-reset-requests"], "1s");
+  EXPECT_EQ(answer["x-ratelimit-limit-tokens"], "90000");
+  EXPECT_EQ(answer["x-ratelimit-remaining-tokens"], "0");
+  EXPECT_EQ(answer["x-ratelimit-reset-tokens"], "1m30.5s");
+
+  client.Request("POST", kChat, Body(""));
+  absl::Status refused =
+      rpc::MakeError(v1::RATE_LIMITED, "too many", {.retry_after = absl::Milliseconds(1500)});
+  v1::ErrorDetail detail = rpc::DetailOf(refused);
+  detail.mutable_rate_limits()->mutable_requests()->set_limit(60);
+  rpc::SetDetail(&refused, detail);
+  backend_.Next().sink->OnEnd(refused);
+  const HttpAnswer error = client.Read();
+  EXPECT_EQ(error.result_int(), 429u);
+  EXPECT_EQ(error["Retry-After"], "2");
+  EXPECT_EQ(error["retry-after-ms"], "1500");
+  EXPECT_EQ(error["x-should-retry"], "true");
+  EXPECT_EQ(error["x-ratelimit-limit-requests"], "60");
+  EXPECT_EQ(error.count("x-ratelimit-limit-tokens"), 0u);
+}
+
 TEST_F(OpenAiServerTest, ListsModels) {
   HttpTestClient client = Connect();
   EXPECT_TRUE(Has(client.Call("GET", "/v1/models").body(), R"("data":[{"id":"org/toy")"));

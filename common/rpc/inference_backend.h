@@ -12,9 +12,16 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
+#include "identity/authenticator.h"
 #include "sluice/v1/inference.pb.h"
 
 namespace sluice::rpc {
+
+// The header or metadata in which a trusted proxy names a tenant.
+inline constexpr char kTenantHeader[] = "x-sluice-tenant";
+
+// What follows "Bearer " in the value of an authorization header; empty when it is another kind.
+std::string BearerOf(absl::string_view authorization);
 
 // Who asks, after authentication.
 struct Caller {
@@ -40,9 +47,9 @@ class InferenceBackend {
  public:
   virtual ~InferenceBackend() = default;
 
-  // The tenant of an API key ("" when none was sent). Errors: UNAUTHENTICATED with reason
-  // INVALID_API_KEY.
-  virtual absl::StatusOr<TenantId> Authenticate(absl::string_view api_key) = 0;
+  // Whose the credentials are. Errors: UNAUTHENTICATED with reason INVALID_API_KEY, in the same
+  // words whatever was wrong with what was brought.
+  virtual absl::StatusOr<TenantId> Authenticate(const identity::Credentials& credentials) = 0;
 
   // Starts a generation; every outcome, bad requests included, arrives at the sink, later and on
   // another thread. The returned function cancels it; idempotent, callable at any time, also after

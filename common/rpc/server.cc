@@ -44,22 +44,27 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->SetResourceQuota(quota);
 }
 
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const ServerOptions& options) {
+  if (options.tls != nullptr) return options.tls->ForServer();
+  return options.client_tls.empty() ? grpc::InsecureServerCredentials()
+                                    : CredentialsForClients(options.client_tls);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       const std::vector<ServedService>& services) {
   SLUICE_ASSIGN_OR_RETURN(
       const HostPort where,
-      CheckListen(options.listen, options.insecure_listen_anywhere || options.tls != nullptr));
+      CheckListen(options.listen, options.insecure_listen_anywhere || options.tls != nullptr ||
+                                      !options.client_tls.empty()));
   KeepGrpcRunning();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
   int port = 0;
-  builder.AddListeningPort(
-      where.ToString(),
-      options.tls != nullptr ? options.tls->ForServer() : grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(where.ToString(), CredentialsOf(options), &port);
   for (const ServedService& served : services) builder.RegisterService(served.service);
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   interceptors.push_back(MakeParseErrorInterceptor());

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/certificates/service_identity.h"
 #include "base/mutex.h"
 
 namespace grpc {
@@ -31,6 +32,10 @@ struct ServerOptions {
   size_t memory_bytes_max = size_t{1} << 30;
   // mTLS; null: plaintext.
   std::shared_ptr<const Tls> tls = nullptr;
+  // Of a public-facing server: its own certificate, and the authorities of clients' certificates,
+  // which are asked for and may be absent; files are read again every few seconds. Empty:
+  // plaintext.
+  CertificateFiles client_tls = {};
   // A connection without calls this long is closed, so that idle ones do not use up the
   // descriptors; the peer's channel connects again with its next call.
   absl::Duration connection_idle_max = absl::Minutes(1);

@@ -81,7 +81,23 @@ class ServerCheck final : public tls::ExternalCertificateVerifier {
   const ServiceRoles expected_;
 };
 
+// Whole seconds, as gRPC's provider wants them.
+unsigned SecondsOf(absl::Duration refresh) {
+  return static_cast<unsigned>(std::max<int64_t>(1, absl::ToInt64Seconds(refresh)));
+}
+
 }  // namespace
+
+std::shared_ptr<grpc::ServerCredentials> CredentialsForClients(const CertificateFiles& files,
+                                                               absl::Duration refresh) {
+  KeepGrpcRunning();
+  tls::TlsServerCredentialsOptions options(std::make_shared<tls::FileWatcherCertificateProvider>(
+      files.key, files.certificate, files.authorities, SecondsOf(refresh)));
+  options.watch_identity_key_cert_pairs();
+  options.watch_root_certs();
+  options.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
+  return tls::TlsServerCredentials(options);
+}
 
 ServiceRoles CallersOf(absl::string_view method) {
   for (const MethodRule& rule : kMethodRules) {
@@ -127,9 +143,8 @@ absl::StatusOr<std::shared_ptr<const Tls>> Tls::Load(const CertificateFiles& fil
   KeepGrpcRunning();
   std::shared_ptr<Tls> made(new Tls());
   made->identity_ = facts.identity;
-  const auto seconds = std::max<int64_t>(1, absl::ToInt64Seconds(refresh));
   made->provider_ = std::make_shared<tls::FileWatcherCertificateProvider>(
-      files.key, files.certificate, files.authorities, static_cast<unsigned>(seconds));
+      files.key, files.certificate, files.authorities, SecondsOf(refresh));
   return std::shared_ptr<const Tls>(std::move(made));
 }
 

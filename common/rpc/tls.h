@@ -25,6 +25,11 @@ namespace sluice::rpc {
 // Who may call a method, "/sluice.v1.Prefill/Run". Methods that are not in the table are nobody's.
 ServiceRoles CallersOf(absl::string_view method);
 
+// TLS towards clients, with a certificate that need not be a service's. A client's certificate is
+// verified if it brings one. `files` are those of CheckKeyPair.
+std::shared_ptr<grpc::ServerCredentials> CredentialsForClients(
+    const CertificateFiles& files, absl::Duration refresh = absl::Seconds(5));
+
 // The certificates of this process. Thread-safe; servers and channels keep their share of it.
 class Tls : public std::enable_shared_from_this<Tls> {
  public:

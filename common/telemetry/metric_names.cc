@@ -79,6 +79,8 @@ constexpr const MetricDef* kAll[] = {
     &kWorkers,
     &kLookups,
     &kWorkerUpdates,
+    &kAuthFailures,
+    &kTenantsReloadFailures,
 };
 
 constexpr double kFirstTokenBounds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25,

@@ -48,7 +48,8 @@ inline constexpr MetricDef kInFlight = {"sluice_requests_in_flight", MetricType:
 inline constexpr MetricDef kRpcRefusals = {
     "sluice_rpc_refusals_total",
     MetricType::kCounter,
-    "gRPC connections whose handshake failed, and calls that their caller's role may not make.",
+    "gRPC connections whose handshake failed, calls that their caller's role may not make, and "
+    "calls without a router's claim.",
     {"reason"}};
 inline constexpr MetricDef kCertificateExpiry = {
     "sluice_certificate_expiry_timestamp_seconds", MetricType::kGauge,
@@ -59,6 +60,16 @@ inline constexpr MetricDef kProcessMemory = {"sluice_process_resident_bytes", Me
                                              "Resident memory."};
 inline constexpr MetricDef kProcessFds = {"sluice_process_open_fds", MetricType::kGauge,
                                           "Open file descriptors."};
+
+inline constexpr MetricDef kAuthFailures = {
+    "sluice_auth_failures_total",
+    MetricType::kCounter,
+    "Callers refused for their credentials: missing, key, token, certificate, or valid ones that "
+    "belong to no tenant.",
+    {"reason"}};
+inline constexpr MetricDef kTenantsReloadFailures = {
+    "sluice_tenants_reload_failures_total", MetricType::kCounter,
+    "Changes of the tenants file, or of what it names, that were refused: the old one stays."};
 
 // Workers: the engine.
 inline constexpr MetricDef kHeartbeatAge = {"sluice_engine_heartbeat_age_seconds",

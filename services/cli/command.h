@@ -38,6 +38,7 @@ void AddCertsCommand(CLI::App& app, Command* run);          // certs
 void AddUpCommand(CLI::App& app, Command* run);             // up
 void AddDownCommand(CLI::App& app, Command* run);           // down
 void AddChaosCommand(CLI::App& app, Command* run);          // chaos
+void AddTenantsCommand(CLI::App& app, Command* run);        // tenants
 
 // `flag` for a model: a path, "toy", or the name of a model that ships with the program
 // (model_name.h).

@@ -49,6 +49,7 @@ int Main(int argc, char** argv) {
   AddDownCommand(app, &run);
   AddChaosCommand(app, &run);
   AddCertsCommand(app, &run);
+  AddTenantsCommand(app, &run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

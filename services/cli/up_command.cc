@@ -39,6 +39,7 @@ struct UpFlags {
   std::string kv = "auto";
   std::string transport;  // empty: what suits the certificates
   std::string tls;        // folder of `sluice certs`
+  std::string tenants;    // file; empty: no authentication
   std::string endpoints;
   uint32_t threads = 0;
   uint32_t kv_pool_mib = 256;
@@ -151,10 +152,18 @@ class Cluster {
     const std::string parent = std::filesystem::temp_directory_path(error).string();
     RemoveStaleFolders(parent);
     SLUICE_ASSIGN_OR_RETURN(folder_, StateFolder::Create(parent));
-    // All routers of a cluster must derive the same cache domains.
+    // All routers of a cluster must derive the same cache domains, and be known as routers to its
+    // workers.
+    SLUICE_RETURN_IF_ERROR(WriteSecret("cache-secret"));
+    return WriteSecret("claim-key");
+  }
+  absl::Status WriteSecret(absl::string_view name) const {
     SecureRandom random;
-    return WriteFile(absl::StrCat(folder(), "/cache-secret"),
+    return WriteFile(absl::StrCat(folder(), "/", name),
                      random.NextId128().ToHex() + random.NextId128().ToHex());
+  }
+  std::string ClaimKeySetting() const {
+    return absl::StrCat("claim_key_file=", folder(), "/claim-key");
   }
 
   std::vector<Plan> WorkerPlans() const {
@@ -167,7 +176,7 @@ class Cluster {
                  absl::StrCat("model.path=", prefill ? flags_.prefill_model : flags_.decode_model),
                  absl::StrCat("model.served_name=", config::NameOfModel(flags_.model)),
                  absl::StrCat("engine.kv_format=", flags_.kv),
-                 absl::StrCat("engine.kv_pool_mib=", flags_.kv_pool_mib)}};
+                 absl::StrCat("engine.kv_pool_mib=", flags_.kv_pool_mib), ClaimKeySetting()}};
       if (!flags_.transport.empty())
         plan.settings.push_back(absl::StrCat("transport.backends=[", flags_.transport, "]"));
       if (flags_.transport == "ucx-tcp") plan.settings.push_back("transport.trusted_network=true");
@@ -186,7 +195,8 @@ class Cluster {
           absl::StrCat("router-", i),
           "sluice-router",
           {absl::StrCat("cache_manager=", manager_[0].grpc), absl::StrCat("split=", flags_.split),
-           "no_auth=true", absl::StrCat("cache_secret_file=", folder(), "/cache-secret")}};
+           flags_.tenants.empty() ? "no_auth=true" : absl::StrCat("tenants_file=", flags_.tenants),
+           absl::StrCat("cache_secret_file=", folder(), "/cache-secret"), ClaimKeySetting()}};
       if (flags_.demo || i > 0) {
         for (const char* listen :
              {"service.listen", "http_listen", "service.metrics_listen", "service.admin_listen"}) {
@@ -240,16 +250,17 @@ class Cluster {
   std::vector<ReadyInfo> routers_;
 };
 
-void PrintHints(const boost::json::object& endpoints, const std::string& folder) {
+void PrintHints(const boost::json::object& endpoints, const std::string& folder, bool keys) {
   const std::string http = endpoints.at("http").as_string().c_str();
   std::fprintf(
       stderr,
       "ready; logs in %s\n"
-      "  curl %s/v1/chat/completions -H 'content-type: application/json' \\\n"
+      "  curl %s/v1/chat/completions -H 'content-type: application/json' %s\\\n"
       "       -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"stream\":true}'\n"
-      "  %s/sluice chat --url %s \"Hello\"\n",
-      folder.c_str(), http.c_str(), BinaryFolder().c_str(),
-      endpoints.at("grpc").as_string().c_str());
+      "  %s/sluice chat --url %s%s \"Hello\"\n",
+      folder.c_str(), http.c_str(), keys ? "-H 'authorization: Bearer KEY' " : "",
+      BinaryFolder().c_str(), endpoints.at("grpc").as_string().c_str(),
+      keys ? " --api-key KEY" : "");
 }
 
 absl::Status Up(const UpFlags& flags) {
@@ -287,7 +298,7 @@ absl::Status Up(const UpFlags& flags) {
   if (file.empty()) file = absl::StrCat(cluster.folder(), "/endpoints.json");
   SLUICE_RETURN_IF_ERROR(WriteFile(file, boost::json::serialize(endpoints)));
   PrintLine(boost::json::serialize(endpoints));
-  PrintHints(endpoints, cluster.folder());
+  PrintHints(endpoints, cluster.folder(), !flags.tenants.empty());
   if (flags.detach) {
     std::fprintf(stderr, "  %s/sluice down --endpoints %s\n", BinaryFolder().c_str(), file.c_str());
     cluster.Release();
@@ -312,7 +323,7 @@ void AddUpCommand(CLI::App& app, Command* run) {
   auto flags = std::make_shared<UpFlags>();
   CLI::App* up =
       app.add_subcommand("up", "Start a whole cluster on loopback and wait until it is ready");
-  up->add_flag("--demo", flags->demo, "Any free ports, no authentication, split always");
+  up->add_flag("--demo", flags->demo, "Any free ports, split always");
   auto* model = AddModelOption(*up, &flags->model,
                                "Model folder, .gguf file, toy, or a name in deploy/models")
                     ->default_val("toy");
@@ -339,6 +350,10 @@ void AddUpCommand(CLI::App& app, Command* run) {
         "--tls", flags->tls,
         "mTLS between the services, with the certificates that sluice certs wrote into this folder")
       ->check(CLI::ExistingDirectory);
+  up->add_option("--tenants", flags->tenants,
+                 "Tenants file (sluice tenants makes one); default: no authentication")
+      ->check(CLI::ExistingFile)
+      ->transform([](const std::string& path) { return std::filesystem::absolute(path).string(); });
   up->add_option("--threads", flags->threads,
                  "Compute threads of each worker; 0: every usable core")
       ->capture_default_str();

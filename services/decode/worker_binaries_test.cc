@@ -102,7 +102,7 @@ class BinariesTest : public ::testing::Test {
   static void Fill(Request* request) {
     request->set_request_id("r");
     request->set_attempt(1);
-    request->set_tenant("t");
+    request->set_tenant("default");
     request->set_cache_domain(kv::CacheDomain::Derive("secret", TenantId("t"), "").bytes());
   }
   static v1::SamplingSpec Sampling(uint32_t max_tokens) {

@@ -24,6 +24,7 @@ namespace {
 // After the drain, for what did not finish.
 constexpr absl::Duration kCancelGrace = absl::Milliseconds(200);
 constexpr absl::Duration kLivenessPeriod = absl::Seconds(5);
+constexpr absl::Duration kChorePeriod = absl::Seconds(1);
 
 }  // namespace
 
@@ -80,6 +81,7 @@ absl::Status ServiceProcess::Prepare() {
           "; expected sluice://", identity_.service, "/..."));
     }
   }
+  if (!identity_.client_tls.empty()) SLUICE_RETURN_IF_ERROR(CheckKeyPair(identity_.client_tls));
   for (const Listener& listener : {GrpcListener(), AdminListener(), MetricsListener()}) {
     SLUICE_RETURN_IF_ERROR(
         rpc::CheckListen(listener.address, listener.anywhere, listener.allow).status());
@@ -100,7 +102,9 @@ ServiceProcess::Listener ServiceProcess::GrpcListener() const {
     return {config.listen(), config.insecure_listen_anywhere() || tls_ != nullptr,
             rpc::kAllowAnywhere};
   }
-  return {config.listen(), config.insecure_listen_anywhere() || identity_.insecure_clients_anywhere,
+  return {config.listen(),
+          config.insecure_listen_anywhere() || identity_.insecure_clients_anywhere ||
+              !identity_.client_tls.empty(),
           kAllowClients};
 }
 
@@ -123,6 +127,7 @@ absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& servic
   options.insecure_listen_anywhere = GrpcListener().anywhere;
   options.public_facing = identity_.public_facing;
   if (!identity_.public_facing) options.tls = tls_;
+  options.client_tls = identity_.client_tls;
   SLUICE_ASSIGN_OR_RETURN(grpc_, rpc::Server::Start(options, services));
   admin_service_ = rpc::MakeAdminService({&state_, faults(), [this](v1::GetStatusReply* reply) {
                                             reply->set_service(identity_.service);
@@ -160,6 +165,7 @@ absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& servic
                                                                       std::move(sources)));
   SLUICE_ASSIGN_OR_RETURN(watch_loop_, ThreadLoop::Start("watch", clock_, 16));
   watch_loop_->Post([this] { RefreshLiveness(); });
+  watch_loop_->Post([this] { DoChores(); });
   return absl::OkStatus();
 }
 
@@ -173,6 +179,11 @@ void ServiceProcess::RefreshLiveness() {
   if (!live.ok()) SLUICE_LOG(kError) << "not alive" << Field("why", live.message());
   grpc_->SetLive(live.ok());
   watch_loop_->RunAt(clock_.Now() + kLivenessPeriod, [this] { RefreshLiveness(); });
+}
+
+void ServiceProcess::DoChores() {
+  for (const auto& chore : chores_) chore();
+  if (!chores_.empty()) watch_loop_->RunAt(clock_.Now() + kChorePeriod, [this] { DoChores(); });
 }
 
 std::string ServiceProcess::advertised_address() const {

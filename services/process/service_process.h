@@ -37,6 +37,7 @@ struct ProcessIdentity {
   std::string config_yaml;     // for the admin service
   bool public_facing = false;  // clients call it, not services: `listen` stays plaintext
   bool insecure_clients_anywhere = false;
+  CertificateFiles client_tls = {};  // of `listen`, if clients call it; empty: plaintext
 };
 
 // Thread-safe after Serve. Parts that services own and hand over references of must outlive it or
@@ -66,6 +67,10 @@ class ServiceProcess {
 
   // Called when the drain has begun, by WaitForDrain.
   void OnDrain(std::function<void()> begun) { drain_begun_ = std::move(begun); }
+
+  // Runs `work` every second on the thread that keeps liveness, which may read files. Before Serve.
+  void EverySecond(std::function<void()> work) { chores_.push_back(std::move(work)); }
+
   // Called after every change of readiness. Before SetUp.
   void OnReadyChanged(std::function<void()> changed) { ready_changed_ = std::move(changed); }
 
@@ -117,6 +122,8 @@ class ServiceProcess {
   absl::Status Live() const;
   // On the watch loop, every few seconds: the gRPC health of "liveness".
   void RefreshLiveness();
+  // On the watch loop.
+  void DoChores();
   absl::Status WriteReadyFile(const std::map<std::string, std::string>& more) const;
 
   const ProcessIdentity identity_;
@@ -128,6 +135,7 @@ class ServiceProcess {
   LoopWatch loops_{clock_};
   std::function<void()> ready_changed_;
   std::function<void()> drain_begun_;
+  std::vector<std::function<void()>> chores_;
   absl::AnyInvocable<void(v1::GetStatusReply*)> status_source_;
   std::shared_ptr<const rpc::Tls> tls_;
   std::unique_ptr<grpc::Service> admin_service_;

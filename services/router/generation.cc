@@ -195,6 +195,7 @@ void Generation::OnPlaced(Id128 prefill_numerics, Id128 decode_numerics) {
   start.add_numerics_ids(prefill_numerics.ToBytes());
   start.add_numerics_ids(decode_numerics.ToBytes());
   start.set_prompt_tokens(static_cast<uint32_t>(prepared_.flow.prompt.size()));
+  if (prepared_.rate_limits) *start.mutable_rate_limits() = *prepared_.rate_limits;
   start_ = std::move(start);
 }
 

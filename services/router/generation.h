@@ -28,6 +28,7 @@ struct PreparedRequest {
   text::OutputOptions output;                          // how the answer is read
   std::vector<uint32_t> resume_positions;              // empty, or one per choice
   absl::Duration reader_patience = absl::Seconds(20);  // with a client that reads too slowly
+  std::optional<v1::RateLimits> rate_limits;           // told with the first message
 };
 
 // Encodes and checks. Runs on any thread. Errors carry an ErrorDetail with the field.

@@ -7,8 +7,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/random.h"
 #include "grpcpp/channel.h"
 #include "rpc/channel_pool.h"
+#include "rpc/claims.h"
 #include "rpc/client_call.h"
 #include "rpc/domain.h"
 #include "rpc/error.h"
@@ -54,9 +56,11 @@ struct WorkerStub {
 class GrpcWorkerClient final : public cluster::WorkerClient {
  public:
   GrpcWorkerClient(std::shared_ptr<Loop> loop, const cluster::Directory& directory,
-                   LoadCallback on_load, const rpc::ChannelOptions& channels)
+                   LoadCallback on_load, const rpc::ChannelOptions& channels,
+                   const services::ClaimKeyFile* claim_keys)
       : loop_(std::move(loop)),
         directory_(directory),
+        claim_keys_(claim_keys),
         state_(std::make_shared<State>()),
         channels_(channels) {
     state_->on_load = std::move(on_load);
@@ -73,6 +77,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     request.set_attempt(context.attempt);
     request.set_prompt_tokens(prompt_tokens);
     request.set_tenant(context.tenant.value());
+    Vouch(worker, "Prefill.Admit", &request);
     Unary<v1::AdmitRequest, v1::AdmitReply, LeaseId>(
         worker, std::move(request), context.deadline,
         [](const WorkerStub& stub, auto* c, auto* q, auto* r, auto finish) {
@@ -105,6 +110,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     request.set_holder_layout_hash(call.holder_layout_hash.ToBytes());
     request.set_holder_numerics_id(call.holder_numerics_id.ToBytes());
     request.set_holder_layout(call.holder_layout);
+    Vouch(worker, "Decode.Reserve", &request);
     Unary<v1::ReserveRequest, v1::ReserveReply, v1::Grant>(
         worker, std::move(request), call.context.deadline,
         [](const WorkerStub& stub, auto* c, auto* q, auto* r, auto finish) {
@@ -133,6 +139,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     rpc::AddTokens(call.emitted, request.mutable_emitted());
     *request.mutable_sampling() = rpc::ToProto(call.sampling);
     *request.mutable_grant() = std::move(call.grant);
+    Vouch(worker, "Prefill.Run", &request);
     const handoff::CallId id = NextId();
     auto reader = std::make_unique<PrefillReader>(loop_, state_, id, worker, StubOf(worker),
                                                   std::move(events));
@@ -152,6 +159,7 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
     rpc::AddTokens(call.prompt, request.mutable_prompt());
     rpc::AddTokens(call.emitted, request.mutable_emitted());
     *request.mutable_sampling() = rpc::ToProto(call.sampling);
+    Vouch(worker, "Decode.Generate", &request);
     const handoff::CallId id = NextId();
     auto reader = std::make_unique<DecodeReader>(loop_, state_, id, worker, StubOf(worker),
                                                  std::move(events));
@@ -284,6 +292,15 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
   using PrefillReader = Reader<v1::PrefillEvent, handoff::PrefillEvents>;
   using DecodeReader = Reader<v1::TokenBatch, handoff::DecodeEvents>;
 
+  // Last, when the request is complete.
+  template <typename Request>
+  void Vouch(const WorkerId& worker, absl::string_view method, Request* request) {
+    if (claim_keys_ == nullptr) return;
+    const std::string audience = rpc::ClaimAudience(worker.value(), method);
+    *request->mutable_claim() = rpc::ToProto(claim_keys_->keys()->Sign(
+        rpc::FactsOf(*request, audience), random_, loop_->clock().WallNow()));
+  }
+
   handoff::CallId NextId() { return handoff::CallId(++last_id_); }
 
   // The stub of a worker; a fresh one when it came back under another address or incarnation.
@@ -361,6 +378,8 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
 
   const std::shared_ptr<Loop> loop_;
   const cluster::Directory& directory_;
+  const services::ClaimKeyFile* const claim_keys_;
+  SecureRandom random_;
   const std::shared_ptr<State> state_;
   rpc::ChannelPool channels_;
   absl::flat_hash_map<WorkerId, WorkerStub> stubs_;
@@ -372,9 +391,10 @@ class GrpcWorkerClient final : public cluster::WorkerClient {
 std::unique_ptr<cluster::WorkerClient> MakeGrpcWorkerClient(std::shared_ptr<Loop> loop,
                                                             const cluster::Directory& directory,
                                                             LoadCallback on_load,
-                                                            const rpc::ChannelOptions& channels) {
+                                                            const rpc::ChannelOptions& channels,
+                                                            const services::ClaimKeyFile* claims) {
   return std::make_unique<GrpcWorkerClient>(std::move(loop), directory, std::move(on_load),
-                                            channels);
+                                            channels, claims);
 }
 
 }  // namespace sluice::router

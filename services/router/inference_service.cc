@@ -3,8 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/strip.h"
+#include "grpc/grpc_security_constants.h"
 #include "rpc/error.h"
 #include "rpc/server_stream.h"
 #include "rpc/status_map.h"
@@ -12,15 +11,23 @@
 namespace sluice::router {
 namespace {
 
-constexpr char kAuthorization[] = "authorization";
-
-// The key of "authorization: Bearer KEY", or "".
-std::string ApiKey(const grpc::CallbackServerContext& context) {
-  const auto found = context.client_metadata().find(kAuthorization);
+// The first value of a metadata key, or "".
+std::string Metadata(const grpc::CallbackServerContext& context, const char* key) {
+  const auto found = context.client_metadata().find(key);
   if (found == context.client_metadata().end()) return "";
-  absl::string_view value(found->second.data(), found->second.size());
-  if (absl::StartsWithIgnoreCase(value, "bearer ")) value.remove_prefix(7);
-  return std::string(absl::StripAsciiWhitespace(value));
+  return std::string(found->second.data(), found->second.size());
+}
+
+identity::Credentials CredentialsOf(const grpc::CallbackServerContext& context) {
+  identity::Credentials credentials;
+  credentials.bearer = rpc::BearerOf(Metadata(context, "authorization"));
+  credentials.named_tenant = Metadata(context, rpc::kTenantHeader);
+  const auto peer = context.auth_context();
+  // Names count only if the transport has verified the certificate they stand in.
+  if (peer == nullptr || !peer->IsPeerAuthenticated()) return credentials;
+  for (const grpc::string_ref& name : peer->FindPropertyValues(GRPC_X509_SAN_PROPERTY_NAME))
+    credentials.certificate_names.emplace_back(name.data(), name.size());
+  return credentials;
 }
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock) {
@@ -52,7 +59,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   auto stream = std::make_shared<rpc::ServerStream<v1::GenerateResponse>>(context);
   auto* reactor = stream->reactor();
-  const auto tenant = backend_.Authenticate(ApiKey(*context));
+  const auto tenant = backend_.Authenticate(CredentialsOf(*context));
   if (!tenant.ok()) {
     stream->Close(tenant.status());
     return reactor;
@@ -66,7 +73,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
 grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,
                                                        const v1::ListModelsRequest*,
                                                        v1::ListModelsResponse* response) {
-  const auto tenant = backend_.Authenticate(ApiKey(*context));
+  const auto tenant = backend_.Authenticate(CredentialsOf(*context));
   if (tenant.ok()) *response = backend_.ListModels();
   return rpc::FinishUnary(context, tenant.status());
 }
@@ -74,7 +81,7 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeResponse* response) {
-  const auto tenant = backend_.Authenticate(ApiKey(*context));
+  const auto tenant = backend_.Authenticate(CredentialsOf(*context));
   if (!tenant.ok()) return rpc::FinishUnary(context, tenant.status());
   auto result = backend_.Tokenize(*request);
   if (result.ok()) *response = *std::move(result);
@@ -84,7 +91,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeResponse* response) {
-  const auto tenant = backend_.Authenticate(ApiKey(*context));
+  const auto tenant = backend_.Authenticate(CredentialsOf(*context));
   if (!tenant.ok()) return rpc::FinishUnary(context, tenant.status());
   auto result = backend_.Detokenize(*request);
   if (result.ok()) *response = *std::move(result);

@@ -1,10 +1,8 @@
 // sluice-router: configuration to a running router.
-#include <fstream>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/status_macros.h"
@@ -13,6 +11,7 @@
 #include "http/openai_server.h"
 #include "rpc/library.h"
 #include "rpc/listen.h"
+#include "services/process/claim_key_file.h"
 #include "services/process/service_main.h"
 #include "services/process/service_process.h"
 #include "services/router/cluster_link.h"
@@ -20,6 +19,7 @@
 #include "services/router/inference_service.h"
 #include "services/router/router_core.h"
 #include "services/router/telemetry_metrics.h"
+#include "services/router/tenants.h"
 
 namespace sluice::router {
 namespace {
@@ -28,39 +28,7 @@ namespace {
 constexpr size_t kLoopQueueMax = size_t{1} << 20;
 constexpr size_t kTextQueueMax = 4096;
 
-absl::StatusOr<std::string> ReadSecret(const std::string& path) {
-  if (path.empty()) {
-    SecureRandom random;
-    return random.NextId128().ToBytes() + random.NextId128().ToBytes();
-  }
-  std::ifstream file(path);
-  std::string secret;
-  if (!file || !std::getline(file, secret) || secret.size() < 16) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cache_secret_file: ", path, " must hold at least 16 characters"));
-  }
-  return secret;
-}
-
-absl::Status ReadApiKeys(const std::string& path, RouterOptions* options) {
-  if (path.empty()) return absl::OkStatus();
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat("api_keys_file: cannot read ", path));
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    const std::vector<std::string> words =
-        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
-    if (words.empty() || words[0][0] == '#') continue;
-    if (words.size() != 2) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("api_keys_file: ", path, ":", number, ": write 'key tenant'"));
-    }
-    options->api_keys[words[0]] = TenantId(words[1]);
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<RouterOptions> OptionsOf(const v1::RouterConfig& config) {
+RouterOptions OptionsOf(const v1::RouterConfig& config) {
   RouterOptions options;
   options.placement.split = config.split() == "always"  ? cluster::SplitMode::kAlways
                             : config.split() == "never" ? cluster::SplitMode::kNever
@@ -73,13 +41,6 @@ absl::StatusOr<RouterOptions> OptionsOf(const v1::RouterConfig& config) {
   options.default_deadline = absl::Seconds(config.default_deadline_s());
   options.reader_patience = absl::Seconds(config.slow_reader_s());
   options.lookup_timeout = absl::Milliseconds(config.lookup_ms());
-  options.no_auth = config.no_auth();
-  SLUICE_ASSIGN_OR_RETURN(options.cache_secret, ReadSecret(config.cache_secret_file()));
-  SLUICE_RETURN_IF_ERROR(ReadApiKeys(config.api_keys_file(), &options));
-  if (!options.no_auth && options.api_keys.empty()) {
-    return absl::InvalidArgumentError(
-        "nobody could call this router: set api_keys_file, or no_auth=true on loopback");
-  }
   return options;
 }
 
@@ -93,17 +54,48 @@ http::OpenAiServerOptions HttpOptionsOf(const v1::RouterConfig& config) {
   return options;
 }
 
-std::vector<TenantId> TenantsOf(const RouterOptions& options) {
-  std::vector<TenantId> tenants;
-  if (options.no_auth) tenants.push_back(RouterCore::DefaultTenant());
-  for (const auto& [key, tenant] : options.api_keys) tenants.push_back(tenant);
-  return tenants;
+absl::StatusOr<std::shared_ptr<Tenants>> TenantsOf(const v1::RouterConfig& config,
+                                                   const Clock& clock) {
+  if (!config.no_auth() && config.tenants_file().empty()) {
+    return absl::InvalidArgumentError(
+        "nobody could call this router: set tenants_file (sluice tenants makes one), or "
+        "no_auth=true on loopback");
+  }
+  return Tenants::Load({config.tenants_file(), config.cache_secret_file(), config.no_auth()},
+                       clock);
+}
+
+services::ProcessIdentity IdentityOf(const v1::RouterConfig& config) {
+  const v1::TlsConfig& tls = config.client_tls();
+  return {"router",
+          config.service(),
+          config::ToYaml(config),
+          true,
+          config.insecure_clients_anywhere(),
+          {tls.cert_file(), tls.key_file(), tls.ca_file()}};
+}
+
+// On the process's own thread.
+void RefreshFiles(Tenants& tenants, services::ClaimKeyFile* claim_keys, RouterMetrics& metrics) {
+  if (claim_keys != nullptr) claim_keys->Refresh();
+  bool read = false;
+  const absl::Status status = tenants.Refresh(&read);
+  if (!read) return;
+  metrics.TenantsRead(status, tenants.Ids());
+  if (!status.ok())
+    SLUICE_LOG(kError) << "the tenants stay as they were" << Field("why", status.message());
 }
 
 absl::Status Run(const v1::RouterConfig& config) {
-  SLUICE_ASSIGN_OR_RETURN(RouterOptions options, OptionsOf(config));
-  services::ServiceProcess process({"router", config.service(), config::ToYaml(config), true,
-                                    config.insecure_clients_anywhere()});
+  services::ServiceProcess process(IdentityOf(config));
+  SLUICE_ASSIGN_OR_RETURN(const auto tenants, TenantsOf(config, process.clock()));
+  RouterOptions options = OptionsOf(config);
+  options.tenants = tenants;
+  std::shared_ptr<services::ClaimKeyFile> claim_keys;  // null: none
+  if (!config.claim_key_file().empty()) {
+    SLUICE_ASSIGN_OR_RETURN(claim_keys,
+                            services::ClaimKeyFile::Load(config.claim_key_file(), process.clock()));
+  }
   SLUICE_RETURN_IF_ERROR(process.Prepare());
   const http::OpenAiServerOptions http_options = HttpOptionsOf(config);
   SLUICE_RETURN_IF_ERROR(rpc::CheckListen(config.http_listen(), http_options.http.insecure_anywhere,
@@ -114,7 +106,10 @@ absl::Status Run(const v1::RouterConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(const auto text_loop,
                           ThreadLoop::Start("text", process.clock(), kTextQueueMax));
   SecureRandom random;
-  const auto metrics = MakeTelemetryMetrics(process.metrics(), TenantsOf(options));
+  const std::shared_ptr<RouterMetrics> metrics =
+      MakeTelemetryMetrics(process.metrics(), tenants->Ids());
+  process.EverySecond(
+      [tenants, claim_keys, metrics] { RefreshFiles(*tenants, claim_keys.get(), *metrics); });
   RouterCore core(
       std::move(options), *loop, *text_loop, random, *metrics, process.state(),
       [&](cluster::Directory& d) {
@@ -123,7 +118,7 @@ absl::Status Run(const v1::RouterConfig& config) {
             [&d](const WorkerId& worker, Incarnation incarnation, const cluster::LoadReport& load) {
               d.ReportLoad(worker, incarnation, load);
             },
-            process.ChannelsTo({ServiceRole::kPrefill, ServiceRole::kDecode}));
+            process.ChannelsTo({ServiceRole::kPrefill, ServiceRole::kDecode}), claim_keys.get());
       });
   if (!config.tokenizer().empty()) {
     SLUICE_ASSIGN_OR_RETURN(auto model, services::LoadTextModel(config.tokenizer()));

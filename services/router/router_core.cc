@@ -1,6 +1,7 @@
 #include "services/router/router_core.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -11,11 +12,14 @@
 #include "rpc/domain.h"
 #include "rpc/error.h"
 #include "services/router/conversation.h"
+#include "services/router/tenant_limits.h"
 
 namespace sluice::router {
 namespace {
 
 constexpr absl::Duration kStatePeriod = absl::Seconds(1);
+// What a choice is expected to put out when the client does not say.
+constexpr uint64_t kExpectedOutputTokens = 1024;
 
 WorkerStanding StandingOf(const cluster::WorkerState& worker) {
   if (worker.draining) return WorkerStanding::kDraining;
@@ -44,6 +48,7 @@ RouterCore::RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, Rando
       budget_(options_.retry, loop.clock()),
       poison_(loop.clock(), options_.poison),
       queue_(loop.clock(), options_.queue),
+      rates_(loop.clock()),
       client_(make_client(directory_)) {
   environment_ = std::make_unique<cluster::FlowEnvironment>(cluster::FlowEnvironment{
       loop_, *client_, directory_, random_, budget_, options_.retry,
@@ -146,14 +151,20 @@ RouterCore::FindModel(absl::string_view name) {
                         {.field = "model"});
 }
 
-absl::StatusOr<TenantId> RouterCore::Authenticate(absl::string_view api_key) {
-  const auto found = options_.api_keys.find(std::string(api_key));
-  if (found != options_.api_keys.end()) return found->second;
-  if (options_.no_auth) return DefaultTenant();
-  const absl::Status refused = rpc::MakeError(
-      v1::INVALID_API_KEY, api_key.empty() ? "no API key; send 'authorization: Bearer KEY'"
-                                           : "the API key is not known");
-  metrics_.KeyRefused(refused);
+absl::StatusOr<TenantId> RouterCore::Authenticate(const identity::Credentials& credentials) {
+  const identity::Verdict verdict = options_.tenants->Authenticate(credentials);
+  if (verdict.tenant != nullptr) return verdict.tenant->id;
+  const absl::Status refused =
+      rpc::MakeError(v1::INVALID_API_KEY, verdict.refusal == identity::Refusal::kMissing
+                                              ? "no API key; send 'authorization: Bearer KEY'"
+                                              : "the credentials are not valid");
+  metrics_.Refused(verdict.refusal, refused);
+  const uint64_t so_far = refusals_.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (std::has_single_bit(so_far)) {
+    SLUICE_LOG(kWarning) << "refused a caller"
+                         << Field("reason", identity::RefusalName(verdict.refusal))
+                         << Field("why", verdict.why) << Field("so_far", so_far);
+  }
   return refused;
 }
 
@@ -207,8 +218,14 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
   SLUICE_RETURN_IF_ERROR(FitIntoPools(*call->prepared));
   flow.context.deadline = std::min(call->caller.deadline, now + options_.default_deadline);
   call->prepared->reader_patience = options_.reader_patience;
-  flow.context.domain = kv::CacheDomain::Derive(options_.cache_secret, flow.context.tenant,
-                                                call->prepared->request.cache_salt());
+  const identity::TenantPtr tenant = options_.tenants->Find(flow.context.tenant);
+  if (tenant == nullptr)
+    return rpc::MakeError(v1::INVALID_API_KEY, "the credentials are not valid any more");
+  flow.context.domain =
+      options_.tenants->DomainOf(*tenant, flow.prompt, call->prepared->request.cache_salt());
+  const int32_t priority =
+      std::clamp(flow.context.priority, -kRequestPriorityMax, kRequestPriorityMax);
+  flow.context.priority = WorkerPriority(tenant->limits, priority);
   if (!call->prepared->request.session_affinity().empty()) {
     const auto session = sessions_.find(SessionKey(*call->prepared));
     if (session != sessions_.end()) {
@@ -222,6 +239,7 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
         absl::StrCat("busy: ", queue_.running(), " requests run and ", queue_.waiting(), " wait"),
         {.retry_after = absl::Seconds(1)});
   }
+  SLUICE_RETURN_IF_ERROR(Charge(*tenant, call));
   calls_[call->number] = call;
   // Ends with the wait, or is cancelled when the turn comes.
   const absl::Time longest = now + options_.retry.queue_wait_max;
@@ -236,9 +254,11 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
       });
   cluster::FairQueue::Request request;
   request.tenant = flow.context.tenant;
-  request.priority = flow.context.priority;
-  request.tokens = flow.prompt.size() +
-                   std::min<uint64_t>(flow.sampling.max_tokens, 1024) * call->prepared->choices;
+  request.weight = tenant->limits.weight();
+  request.priority = priority;
+  request.tokens =
+      flow.prompt.size() +
+      std::min<uint64_t>(flow.sampling.max_tokens, kExpectedOutputTokens) * call->prepared->choices;
   request.start = [this, call](cluster::FairQueue::Ticket ticket) {
     call->ticket = ticket;
     StartGeneration(call);
@@ -276,6 +296,37 @@ absl::Status RouterCore::FitIntoPools(PreparedRequest& prepared) const {
       {.field = prompt_fits ? "max_tokens" : "input"});
 }
 
+absl::Status RouterCore::Charge(const identity::Tenant& tenant, const std::shared_ptr<Call>& call) {
+  PreparedRequest& prepared = *call->prepared;
+  const uint64_t output =
+      prepared.request.has_max_tokens()
+          ? prepared.request.max_tokens()
+          : std::min<uint64_t>(prepared.flow.sampling.max_tokens, kExpectedOutputTokens);
+  rates_.SetBudgets(tenant.id, BudgetsOf(tenant.limits));
+  const auto outcome = rates_.Admit(
+      tenant.id, prepared.flow.prompt.size() + output * prepared.choices, prepared.choices);
+  const v1::RateLimits limits = ToProto(rates_.Report(tenant.id));
+  if (const auto* refused = std::get_if<cluster::TenantRates::Refused>(&outcome))
+    return RateError(*refused, limits);
+  call->charge = std::get<cluster::TenantRates::Charge>(outcome);
+  if (limits.has_requests() || limits.has_tokens()) prepared.rate_limits = limits;
+  return absl::OkStatus();
+}
+
+void RouterCore::Settle(const std::shared_ptr<Call>& call, const GenerationReport& report) {
+  if (!call->charge) return;
+  const cluster::TenantRates::Charge charge = *std::exchange(call->charge, std::nullopt);
+  const bool by_client = absl::IsCancelled(report.status);
+  const bool served = report.status.ok() || by_client || report.usage.completion_tokens() > 0;
+  // Nothing was dispatched: the client left, or found no worker.
+  if (report.first_choice.attempts == 0) return rates_.Undo(charge);
+  // Who leaves after the prompt was computed pays for it; whom the cluster failed does not. Moves
+  // and retries are the cluster's affair: the prompt counts once, and so does every token.
+  rates_.Settle(
+      charge,
+      served ? uint64_t{report.usage.prompt_tokens()} + report.usage.completion_tokens() : 0);
+}
+
 void RouterCore::StartGeneration(const std::shared_ptr<Call>& call) {
   if (call->queue_timer != kNoTimer) loop_.Cancel(std::exchange(call->queue_timer, kNoTimer));
   metrics_.QueueWait(loop_.clock().Now() - call->arrived);
@@ -290,6 +341,7 @@ void RouterCore::Reject(const std::shared_ptr<Call>& call, const absl::Status& s
   if (std::exchange(call->over, true)) return;
   if (call->queue_timer != kNoTimer) loop_.Cancel(std::exchange(call->queue_timer, kNoTimer));
   if (call->ticket) queue_.Finished(*std::exchange(call->ticket, std::nullopt));
+  if (call->charge) rates_.Undo(*std::exchange(call->charge, std::nullopt));
   metrics_.RequestEnded(call->caller.tenant, status, loop_.clock().Now() - call->arrived);
   call->sink->OnEnd(rpc::WithContext(
       status, "router", call->prepared ? call->prepared->flow.context.request.value() : ""));
@@ -311,6 +363,7 @@ void RouterCore::Finish(const std::shared_ptr<Call>& call, const GenerationRepor
   if (std::exchange(call->over, true)) return;
   metrics_.RequestEnded(call->caller.tenant, report.status, loop_.clock().Now() - call->arrived);
   metrics_.GenerationEnded(call->caller.tenant, call->arrived, report);
+  Settle(call, report);
   if (report.status.ok()) RememberSession(*call->generation, report);
   if (call->ticket) queue_.Finished(*std::exchange(call->ticket, std::nullopt));
   call->in_flight = {};

@@ -17,11 +17,13 @@
 #include "cluster/placement.h"
 #include "cluster/poison_guard.h"
 #include "cluster/request_flow.h"
+#include "cluster/tenant_rates.h"
 #include "rpc/inference_backend.h"
 #include "rpc/service_state.h"
 #include "services/router/cluster_link.h"
 #include "services/router/generation.h"
 #include "services/router/router_metrics.h"
+#include "services/router/tenants.h"
 #include "services/text_model/text_model.h"
 
 namespace sluice::router {
@@ -36,12 +38,9 @@ struct RouterOptions {
   // A stream whose client reads too slowly is paused, and ended after this.
   absl::Duration reader_patience = absl::Seconds(20);
   absl::Duration lookup_timeout = absl::Milliseconds(20);
-  std::string cache_secret;
   size_t sessions_max = 10000;  // remembered for affinity
   handoff::Guards guards;
-  // API key -> tenant; empty together with `no_auth` false refuses everybody.
-  absl::flat_hash_map<std::string, TenantId> api_keys;
-  bool no_auth = false;
+  std::shared_ptr<const Tenants> tenants;
 };
 
 // Thread-safe front; what it keeps belongs to `loop`. Text work runs on `text_loop`. Both loops
@@ -52,9 +51,6 @@ class RouterCore final : public rpc::InferenceBackend {
   RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, RandomSource& random,
              RouterMetrics& metrics, rpc::ServiceState& state, const ClientFactory& make_client);
   ~RouterCore() override;
-
-  // Whose requests are those without a key, where they are allowed.
-  static TenantId DefaultTenant() { return TenantId("default"); }
 
   // On the loop. Without it: placement by load alone.
   void SetLink(std::unique_ptr<ClusterLink> link) { link_ = std::move(link); }
@@ -69,7 +65,7 @@ class RouterCore final : public rpc::InferenceBackend {
   // Ends what is left with UNAVAILABLE, when a drain has taken too long.
   void CancelAll();
 
-  absl::StatusOr<TenantId> Authenticate(absl::string_view api_key) override;
+  absl::StatusOr<TenantId> Authenticate(const identity::Credentials& credentials) override;
   std::function<void()> Generate(v1::GenerateRequest request, rpc::Caller caller,
                                  std::unique_ptr<rpc::GenerationSink> sink) override;
   v1::ListModelsResponse ListModels() override;
@@ -85,6 +81,7 @@ class RouterCore final : public rpc::InferenceBackend {
     std::unique_ptr<rpc::GenerationSink> sink;  // until the generation takes it
     std::optional<PreparedRequest> prepared;
     std::shared_ptr<Generation> generation;
+    std::optional<cluster::TenantRates::Charge> charge;
     std::optional<cluster::FairQueue::Ticket> ticket;
     TimerId queue_timer = kNoTimer;
     rpc::InFlight in_flight;
@@ -99,6 +96,10 @@ class RouterCore final : public rpc::InferenceBackend {
 
   void OnPrepared(const std::shared_ptr<Call>& call, absl::StatusOr<PreparedRequest> prepared);
   absl::Status Enqueue(const std::shared_ptr<Call>& call);
+  // Takes what the request may use out of the tenant's budgets. Errors: RATE_LIMITED.
+  absl::Status Charge(const identity::Tenant& tenant, const std::shared_ptr<Call>& call);
+  // What the request did use replaces what was taken for it.
+  void Settle(const std::shared_ptr<Call>& call, const GenerationReport& report);
   void StartGeneration(const std::shared_ptr<Call>& call);
   void Reject(const std::shared_ptr<Call>& call, const absl::Status& status);
   void CancelCall(const std::shared_ptr<Call>& call);
@@ -128,6 +129,8 @@ class RouterCore final : public rpc::InferenceBackend {
   cluster::RetryBudget budget_;
   cluster::PoisonGuard poison_;
   cluster::FairQueue queue_;
+  cluster::TenantRates rates_;
+  std::atomic<uint64_t> refusals_ = 0;
   std::unique_ptr<cluster::WorkerClient> client_;
   std::unique_ptr<ClusterLink> link_;
   std::unique_ptr<cluster::FlowEnvironment> environment_;

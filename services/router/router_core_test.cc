@@ -4,15 +4,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
 #include "base/bounded_queue.h"
 #include "base/thread_loop.h"
 #include "engine/toy_model.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/impl/codegen/client_unary_call.h"
 #include "grpcpp/support/server_callback.h"
+#include "rpc/channel_pool.h"
 #include "rpc/domain.h"
 #include "rpc/error.h"
 #include "rpc/server.h"
 #include "services/router/grpc_worker_client.h"
+#include "services/router/inference_service.h"
 #include "services/router/telemetry_metrics.h"
+#include "services/router/tenants.h"
 #include "sluice/v1/prefill.grpc.pb.h"
 
 namespace sluice::router {
@@ -48,9 +56,11 @@ class QueueSink final : public rpc::GenerationSink {
 
 class RouterCoreTest : public testing::Test {
  protected:
-  RouterCoreTest() {
+  RouterCoreTest() { Start(*Tenants::Load({"", "", true}, clock_)); }
+
+  void Start(std::shared_ptr<const Tenants> tenants) {
     RouterOptions options;
-    options.no_auth = true;
+    options.tenants = std::move(tenants);
     options.placement.split = cluster::SplitMode::kAlways;
     options.retry.backoff_max = absl::Milliseconds(50);
     core_ = std::make_unique<RouterCore>(
@@ -66,9 +76,9 @@ class RouterCoreTest : public testing::Test {
   }
 
   // Two workers of each role, all at one address.
-  void ShowWorkers(const std::string& address) {
+  void ShowWorkers(const std::string& address, uint64_t version = 1) {
     v1::WorkerView view;
-    view.set_version(1);
+    view.set_version(version);
     const auto model = *engine::CreateToyModel({});
     for (const char* name : {"prefill-0", "prefill-1", "decode-0", "decode-1"}) {
       v1::WorkerEntry* entry = view.add_workers();
@@ -99,8 +109,9 @@ class RouterCoreTest : public testing::Test {
     return request;
   }
 
-  absl::Status Ask(v1::GenerateRequest request = Hello()) {
-    core_->Generate(std::move(request), {TenantId("t")}, std::make_unique<QueueSink>(ends_));
+  absl::Status Ask(v1::GenerateRequest request = Hello(), const char* tenant = nullptr) {
+    core_->Generate(std::move(request), {TenantId(tenant == nullptr ? tenant_ : tenant)},
+                    std::make_unique<QueueSink>(ends_));
     auto end = ends_.PopFor(absl::Seconds(60));
     return end ? *end : absl::UnknownError("the request has not ended");
   }
@@ -126,6 +137,7 @@ class RouterCoreTest : public testing::Test {
   const std::unique_ptr<RouterMetrics> metrics_ = MakeTelemetryMetrics(registry_, {});
   rpc::ServiceState state_;
   BoundedQueue<absl::Status> ends_{16};
+  const char* tenant_ = "default";
   std::unique_ptr<RouterCore> core_;
 };
 
@@ -167,6 +179,63 @@ TEST_F(RouterCoreTest, WhatAClientNamesIsBounded) {
     EXPECT_EQ(rpc::DetailOf(status).field(), wrong.field);
     EXPECT_THAT(std::string(status.message()), HasSubstr(wrong.says));
   }
+}
+
+// n counts as often as there are choices, and what was refused or never began is given back.
+TEST_F(RouterCoreTest, RatesAreHeldAndWhatIsNotServedIsGivenBack) {
+  const std::string file = absl::StrCat(testing::TempDir(), "/rates.yaml");
+  std::ofstream(file) << "tenants:\n  - id: t\n    limits: {tokens_per_min: 600, concurrency: 3}\n";
+  Start(*Tenants::Load({file, "", false}, clock_));
+  tenant_ = "t";
+  ShowWorkers("127.0.0.1:1");
+  v1::GenerateRequest large = Hello();
+  large.set_choices(3);
+  large.set_max_tokens(300);  // 5 + 900 tokens: more than a minute's, so only from a full budget
+  for (int i = 0; i < 3; ++i) ExpectWorkerFailed(Ask(large), "cannot be reached");
+  RefusingWorker waits(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "no room"));
+  const auto server = *rpc::Server::Start({}, {{v1::Prefill::service_full_name(), &waits}});
+  ShowWorkers(server->address(), 2);
+  core_->Generate(large, {TenantId("t")}, std::make_unique<QueueSink>(ends_));
+  const absl::Status refused = Ask();
+  EXPECT_EQ(rpc::DetailOf(refused).reason(), v1::RATE_LIMITED) << refused;
+  EXPECT_EQ(rpc::DetailOf(refused).field(), "concurrency");
+  EXPECT_EQ(rpc::DetailOf(refused).rate_limits().tokens().limit(), 600u);
+  EXPECT_EQ(rpc::DetailOf(refused).rate_limits().tokens().remaining(), 0u);
+  EXPECT_GT(rpc::DetailOf(refused).retry_after_ms(), 0u);
+  core_->CancelAll();
+  EXPECT_TRUE(ends_.PopFor(absl::Seconds(60)).has_value());
+  const absl::Status gone = Ask(Hello(), "somebody");
+  EXPECT_TRUE(absl::IsUnauthenticated(gone)) << gone;
+}
+
+// A method that is added without a check of its caller fails here.
+TEST_F(RouterCoreTest, EveryMethodRefusesStrangers) {
+  const std::string file = absl::StrCat(testing::TempDir(), "/strangers.yaml");
+  std::ofstream(file) << "tenants: [{id: t}]\n";
+  Start(*Tenants::Load({file, "", false}, clock_));
+  tenant_ = "t";
+  InferenceService service(*core_, clock_);
+  const auto server = *rpc::Server::Start({}, {{v1::Inference::service_full_name(), &service}});
+  rpc::ChannelPool channels;
+  const auto channel = channels.Get(server->address());
+  const auto* methods = v1::GenerateRequest::descriptor()->file()->FindServiceByName("Inference");
+  ASSERT_GE(methods->method_count(), 4);
+  for (int i = 0; i < methods->method_count(); ++i) {
+    const std::string name = absl::StrCat("/sluice.v1.Inference/", methods->method(i)->name());
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", "Bearer wrong");
+    context.AddMetadata("x-sluice-tenant", "t");
+    v1::ListModelsRequest request;
+    v1::ListModelsResponse response;
+    const grpc::Status status =
+        grpc::internal::BlockingUnaryCall<v1::ListModelsRequest, v1::ListModelsResponse>(
+            channel.get(),
+            grpc::internal::RpcMethod(name.c_str(), grpc::internal::RpcMethod::NORMAL_RPC),
+            &context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << name;
+    EXPECT_EQ(status.error_message(), "the credentials are not valid");
+  }
+  EXPECT_THAT(registry_.Serialize(), HasSubstr("sluice_auth_failures_total{reason=\"key\"} 4"));
 }
 
 TEST_F(RouterCoreTest, CodesBetweenServicesDoNotReachTheClient) {

@@ -6,8 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/ids.h"
 #include "cluster/directory.h"
+#include "identity/authenticator.h"
 #include "services/router/generation.h"
 
 namespace sluice::router {
@@ -31,8 +33,10 @@ struct RouterState {
 class RouterMetrics {
  public:
   virtual ~RouterMetrics() = default;
-  // A call without a valid key; it belongs to no tenant and is no request.
-  virtual void KeyRefused(const absl::Status& status) = 0;
+  // A caller without valid credentials; it belongs to no tenant and is no request.
+  virtual void Refused(identity::Refusal refusal, const absl::Status& status) = 0;
+  // The tenants file or what belongs to it was read again; `tenants` are those in force.
+  virtual void TenantsRead(const absl::Status& status, absl::Span<const TenantId> tenants) = 0;
   // Every request once, however it ended.
   virtual void RequestEnded(const TenantId& tenant, const absl::Status& status,
                             absl::Duration duration) = 0;

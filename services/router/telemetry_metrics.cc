@@ -73,11 +73,23 @@ class TelemetryMetrics final : public RouterMetrics {
       CountReason(static_cast<v1::ErrorReason>(i), 0);
     for (const char* outcome : kOutcomeNames)
       registry.histogram(telemetry::kRequestSeconds, {outcome});
-    for (const TenantId& tenant : tenants) Introduce(tenant);
+    for (const identity::Refusal refusal : identity::kRefusals)
+      registry.counter(telemetry::kAuthFailures, {identity::RefusalName(refusal)});
+    registry.counter(telemetry::kTenantsReloadFailures);
+    TenantsRead(absl::OkStatus(), tenants);
     State({});
   }
 
-  void KeyRefused(const absl::Status& status) override { CountReason(ReasonOf(status), 1); }
+  void Refused(identity::Refusal refusal, const absl::Status& status) override {
+    CountReason(ReasonOf(status), 1);
+    registry_.counter(telemetry::kAuthFailures, {identity::RefusalName(refusal)}).Add();
+  }
+
+  void TenantsRead(const absl::Status& status, absl::Span<const TenantId> tenants) override {
+    if (!status.ok()) registry_.counter(telemetry::kTenantsReloadFailures).Add();
+    registry_.gauge(telemetry::kDegraded, {"tenants_file"}).Set(status.ok() ? 0 : 1);
+    for (const TenantId& tenant : tenants) Introduce(tenant);
+  }
 
   void RequestEnded(const TenantId& tenant, const absl::Status& status,
                     absl::Duration duration) override {

@@ -11,6 +11,7 @@
 #include "handoff/worker.h"
 #include "rpc/error.h"
 #include "rpc/service_state.h"
+#include "services/worker/tenant_gate.h"
 #include "services/worker/worker_metrics.h"
 
 namespace sluice::services {
@@ -26,6 +27,7 @@ struct WorkerFrame {
   uint32_t context_tokens = 0;
   int32_t vocabulary = 0;
   absl::Duration credit_lease;
+  const TenantGate& gate;
 };
 
 // The typed error for what a worker answered: reason, source and request id.

@@ -77,6 +77,7 @@ class StreamEvents final : public handoff::DecodeEvents {
 
 absl::StatusOr<handoff::ReserveCall> DecodeService::ToCall(
     const v1::ReserveRequest& request) const {
+  SLUICE_RETURN_IF_ERROR(frame_.gate.Check(request, "Decode.Reserve"));
   handoff::ReserveCall call;
   SLUICE_ASSIGN_OR_RETURN(call.context, rpc::ToContext(request, frame_.clock.Now()));
   SLUICE_ASSIGN_OR_RETURN(call.prompt, rpc::ParseTokens(request.prompt()));
@@ -126,6 +127,7 @@ grpc::ServerUnaryReactor* DecodeService::Release(grpc::CallbackServerContext* co
 }
 
 absl::StatusOr<handoff::DecodeCall> DecodeService::ToCall(const v1::DecodeRequest& request) const {
+  SLUICE_RETURN_IF_ERROR(frame_.gate.Check(request, "Decode.Generate"));
   handoff::DecodeCall call;
   SLUICE_ASSIGN_OR_RETURN(call.context, rpc::ToContext(request, frame_.clock.Now()));
   if (request.no_cache()) call.context.domain.reset();

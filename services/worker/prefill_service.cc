@@ -62,7 +62,8 @@ class StreamEvents final : public handoff::PrefillEvents {
 grpc::ServerUnaryReactor* PrefillService::Admit(grpc::CallbackServerContext* context,
                                                 const v1::AdmitRequest* request,
                                                 v1::AdmitReply* reply) {
-  absl::Status status = frame_.state.draining() ? DrainingError() : absl::OkStatus();
+  absl::Status status =
+      frame_.state.draining() ? DrainingError() : frame_.gate.Check(*request, "Prefill.Admit");
   if (status.ok()) {
     const auto credit = frame_.worker.Admit(request->prompt_tokens());
     status = credit.status();
@@ -84,6 +85,7 @@ grpc::ServerUnaryReactor* PrefillService::ReturnCredit(grpc::CallbackServerConte
 
 absl::StatusOr<handoff::PrefillCall> PrefillService::ToCall(
     const v1::PrefillRequest& request) const {
+  SLUICE_RETURN_IF_ERROR(frame_.gate.Check(request, "Prefill.Run"));
   handoff::PrefillCall call;
   SLUICE_ASSIGN_OR_RETURN(call.context, rpc::ToContext(request, frame_.clock.Now()));
   if (request.no_cache()) call.context.domain.reset();

@@ -77,6 +77,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const v1::Wo
                                                                     bool handle_signals) {
   std::unique_ptr<WorkerProcess> worker(new WorkerProcess(config, service));
   SLUICE_RETURN_IF_ERROR(worker->process_.Prepare());
+  SLUICE_RETURN_IF_ERROR(worker->BuildGate());
   // Before other threads run: UCX reads its settings from the environment.
   SLUICE_ASSIGN_OR_RETURN(worker->transport_, make_transport(config));
   if (handle_signals) SLUICE_RETURN_IF_ERROR(worker->process_.HandleSignals());
@@ -96,6 +97,18 @@ WorkerProcess::~WorkerProcess() {
   if (engine_loop_) engine_loop_->Stop();
   link_.reset();
   worker_.reset();
+}
+
+absl::Status WorkerProcess::BuildGate() {
+  const std::string& path = config_.claim_key_file();
+  if (!path.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(claim_keys_, ClaimKeyFile::Load(path, process_.clock()));
+    process_.EverySecond([this] { claim_keys_->Refresh(); });
+  }
+  gate_ =
+      std::make_unique<TenantGate>(process_.name(), claim_keys_.get(), process_.tls() != nullptr,
+                                   process_.clock(), process_.metrics());
+  return absl::OkStatus();
 }
 
 absl::Status WorkerProcess::LoadModel() {
@@ -178,7 +191,8 @@ absl::Status WorkerProcess::Serve() {
                              process_.source(),
                              static_cast<uint32_t>(model().context_tokens),
                              model().vocabulary,
-                             kCreditLease};
+                             kCreditLease,
+                             *gate_};
   std::vector<rpc::ServedService> services;
   if (role != v1::DECODE) {
     prefill_service_ = std::make_unique<PrefillService>(frame);

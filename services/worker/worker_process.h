@@ -52,6 +52,7 @@ class WorkerProcess {
  private:
   WorkerProcess(const v1::WorkerConfig& config, absl::string_view service);
 
+  absl::Status BuildGate();
   absl::Status LoadModel();
   absl::Status BuildPages();
   absl::Status BuildLoops();
@@ -77,6 +78,8 @@ class WorkerProcess {
   std::unique_ptr<ThreadLoop> link_loop_;
   std::unique_ptr<handoff::Worker> worker_;
   std::unique_ptr<WorkerMetrics> metrics_;
+  std::unique_ptr<ClaimKeyFile> claim_keys_;  // null: none
+  std::unique_ptr<TenantGate> gate_;
   std::unique_ptr<PrefillService> prefill_service_;
   std::unique_ptr<DecodeService> decode_service_;
   std::unique_ptr<ManagerLink> link_;

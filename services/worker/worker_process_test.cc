@@ -2,6 +2,7 @@
 // process.
 #include "services/worker/worker_process.h"
 
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "rpc/channel_pool.h"
+#include "rpc/claims.h"
 #include "rpc/domain.h"
 #include "rpc/error.h"
 #include "rpc/status_map.h"
@@ -92,7 +94,7 @@ class WorkerProcessTest : public testing::Test {
   void Fill(uint32_t attempt, Request* request) {
     request->set_request_id("r");
     request->set_attempt(attempt);
-    request->set_tenant("t");
+    request->set_tenant("default");
     request->set_cache_domain(kv::CacheDomain::Derive("secret", TenantId("t"), "").bytes());
   }
 
@@ -430,6 +432,48 @@ TEST_F(WorkerProcessTest, LosingTheManagerFailsNothingAndWorkersComeBack) {
   WaitForView([&](const v1::WorkerView& view) {
     return Entry(view, *worker) && Entry(view, *worker)->ready();
   });
+}
+
+// Whose a call is, a worker believes a router's claim: for this worker and method, once.
+TEST_F(WorkerProcessTest, TenantsComeOnlyWithARoutersClaim) {
+  const auto open = StartWorker("prefill");
+  v1::AdmitRequest admit;
+  admit.set_request_id("r");
+  admit.set_attempt(1);
+  admit.set_prompt_tokens(8);
+  admit.set_tenant("acme");
+  const auto ask = [this, &admit](WorkerProcess& worker) {
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    v1::AdmitReply reply;
+    return rpc::FromGrpc(v1::Prefill::NewStub(ChannelOf(worker))->Admit(&context, admit, &reply));
+  };
+  const absl::Status unknown = ask(*open);
+  EXPECT_TRUE(absl::IsPermissionDenied(unknown)) << unknown;
+  EXPECT_TRUE(absl::StrContains(unknown.message(), "set claim_key_file")) << unknown;
+
+  const std::string secret(32, 'k');
+  const std::string path = absl::StrCat(testing::TempDir(), "/claim-key");
+  std::ofstream(path) << secret << "\n";
+  const auto worker = StartWorker("prefill", {absl::StrCat("claim_key_file=", path)});
+  const auto keys = *identity::ClaimKeys::Parse(secret, "test");
+  SecureRandom random;
+  const auto sign = [&](absl::string_view method) {
+    const std::string audience = rpc::ClaimAudience(worker->process().name(), method);
+    *admit.mutable_claim() =
+        rpc::ToProto(keys.Sign(rpc::FactsOf(admit, audience), random, SystemClock().WallNow()));
+  };
+  EXPECT_TRUE(absl::IsPermissionDenied(ask(*worker))) << "no claim";
+  sign("Decode.Reserve");
+  EXPECT_TRUE(absl::IsPermissionDenied(ask(*worker))) << "for another method";
+  sign("Prefill.Admit");
+  EXPECT_TRUE(ask(*worker).ok());
+  const absl::Status again = ask(*worker);
+  EXPECT_TRUE(absl::IsPermissionDenied(again)) << again;
+  EXPECT_EQ(rpc::DetailOf(again).reason(), v1::PERMISSION_DENIED);
+  sign("Prefill.Admit");
+  admit.set_tenant("zeta");
+  EXPECT_TRUE(absl::IsPermissionDenied(ask(*worker))) << "for another tenant";
 }
 
 }  // namespace

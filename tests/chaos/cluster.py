@@ -8,6 +8,7 @@ import urllib.request
 
 import harness
 from network import Host
+from services import PEPPER, tenants_file
 
 GRPC, METRICS, ADMIN, PAGES, HTTP = 7000, 7001, 7002, 7003, 7004
 KEY = "chaos-key"
@@ -43,7 +44,7 @@ class Service:
         common.append(f"cache_manager={self.cluster.manager.at('grpc')}")
         if self.role == "router":
             return common + [f"http_listen={self.at('http')}", "insecure_clients_anywhere=true", "split=always",
-                             f"api_keys_file={folder}/keys", f"cache_secret_file={folder}/secret"]
+                             f"tenants_file={folder}/tenants.yaml", f"cache_secret_file={folder}/secret"]
         return common + [f"model.path={self.cluster.model}", f"engine.threads={self.cluster.threads}",
                          f"engine.kv_pool_mib={self.cluster.kv_pool_mib}", f"transport.listen={self.at('pages')}",
                          f"transport.backends=[{self.cluster.transport}]"]
@@ -130,7 +131,8 @@ class Cluster:
 
     def __enter__(self):
         harness.run_sluice("certs", "--out", os.path.join(self.folder, "certificates"))
-        for name, text in (("keys", f"{KEY} chaos\n"), ("secret", "0123456789abcdef" * 4 + "\n")):
+        for name, text in (("tenants.yaml", tenants_file({KEY: "chaos"})), ("pepper", PEPPER),
+                           ("secret", "0123456789abcdef" * 4 + "\n")):
             with open(os.path.join(self.folder, name), "w") as file:
                 file.write(text)
             os.chmod(file.name, 0o600)

@@ -1,6 +1,8 @@
 """Services started one by one, for tests that need settings of their own."""
+import hmac
 import json
 import os
+import struct
 import subprocess
 import tempfile
 import threading
@@ -15,6 +17,17 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 # A flow-control window that does not grow, so that few bytes are on their way.
 NARROW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65535), ("grpc.use_local_subchannel_pool", 1)]
+
+
+PEPPER = "p" * 32
+
+
+def tenants_file(keys):
+    """A tenants file for {key: tenant}, with hashes as common/identity/api_key makes them."""
+    def hash_of(key):
+        return hmac.digest(PEPPER.encode(), b"sluice api key" + struct.pack("<I", len(key)) + key.encode(), "sha256").hex()
+    return "key_pepper_file: pepper\ntenants:\n" + "".join(f"  - {{id: {tenant}, key_hashes: [{hash_of(key)}]}}\n"
+                                                           for key, tenant in keys.items())
 
 
 class Services:

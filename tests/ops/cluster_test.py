@@ -15,6 +15,7 @@ from offline import Offline
 
 sys.path.append(str(chart.ROOT / "tests" / "e2e"))
 from harness import read_metrics, wait_until  # noqa: E402
+from services import PEPPER, tenants_file  # noqa: E402
 
 
 def commands(text, heading):
@@ -54,13 +55,19 @@ class RunningCluster(unittest.TestCase):
         return json.loads(urllib.request.urlopen(request, timeout=60).read())
 
 
+def keys(key):
+    """Entries of the secret with the tenants file, for one tenant with this key."""
+    return {name: text.encode() for name, text in {"tenants.yaml": tenants_file({key: "team"}), "pepper": PEPPER,
+                                                   "claim-key": "c" * 32, "test-key": key}.items()}
+
+
 class SplitTest(RunningCluster):
     """Every prompt is computed by the prefill worker."""
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.start(chart.render("minimal", "--set", "split=always"), lambda name: {"api-keys": b"secret-key team\n"})
+        cls.start(chart.render("minimal", "--set", "split=always"), lambda name: keys("secret-key"))
 
     def test_pages_travel_over_the_ports_that_the_policies_name(self):
         metrics = f"http://127.0.0.1:{self.host.ports['decode']['metrics']}"
@@ -84,7 +91,7 @@ class CertifiedTest(RunningCluster):
 
         def secret(name):
             if name == "sluice-keys":
-                return {"api-keys": b"secret-key team\n"}
+                return keys("secret-key")
             return {file.name: file.read_bytes() for file in (certificates / name.removeprefix("sluice-tls-")).iterdir()}
         cls.start(chart.render("mtls"), secret)
 
@@ -116,14 +123,14 @@ class InstalledTest(RunningCluster):
     @classmethod
     def shell(cls, text):
         """Output of commands as an operator types them, in the repository's root."""
-        environment = {"PATH": f"{cls.offline.path}:/usr/bin:/bin", "HOME": cls.folder.name}
+        environment = {"PATH": f"{cls.offline.path}:{chart.ARGS.bin}:/usr/bin:/bin", "HOME": cls.folder.name}
         result = subprocess.run(["bash", "-euc", text], capture_output=True, text=True, cwd=chart.ROOT, env=environment, timeout=120)
         if result.returncode != 0:
             raise AssertionError(f"{text}\nexited with {result.returncode}: {result.stdout}{result.stderr}")
         return result.stdout
 
     def api_key(self):
-        return self.offline.secret("sluice-keys")["api-keys"].decode().split()[0]
+        return self.offline.secret("sluice-keys")["test-key"].decode().strip()
 
     def test_every_probe_succeeds(self):
         for name, process in self.host.running.items():
@@ -156,7 +163,7 @@ class InstalledTest(RunningCluster):
 
     def test_the_pod_of_helm_test_can_fail(self):
         secret = self.host.secret
-        self.host.secret = lambda name: {"api-keys": b"# nobody\nwrong-key nobody\n"}
+        self.host.secret = lambda name: keys("wrong-key")
         try:
             spec = chart.of_kind(self.documents, "Pod")[0]["spec"]
             self.host.mount("stranger", spec)
@@ -165,7 +172,7 @@ class InstalledTest(RunningCluster):
         finally:
             self.host.secret = secret
         self.assertNotEqual(result.returncode, 0)
-        self.assertIn("API key", result.stderr)
+        self.assertIn("credentials", result.stderr)
 
     def test_only_the_keys_of_the_secret_are_let_in(self):
         self.assertEqual(self.ask(self.api_key(), "hello", max_tokens=2, ignore_eos=True)["usage"]["completion_tokens"], 2)

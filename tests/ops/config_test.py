@@ -13,9 +13,10 @@ from chart import cases, configs, render
 MESSAGES = {
     "EngineConfig": ("engineConfig", {"threads", "kv_pool_mib"}),
     "HandoffConfig": ("handoffConfig", set()),
-    "WorkerConfig": ("workerConfig", {"service", "model", "transport", "role", "cache_manager"}),
+    "WorkerConfig": ("workerConfig", {"service", "model", "transport", "role", "cache_manager", "claim_key_file"}),
     "RouterConfig": ("routerConfig", {"service", "http_listen", "cache_manager", "workers", "tokenizer", "split",
-                                      "cache_secret_file", "no_auth", "api_keys_file", "insecure_clients_anywhere"}),
+                                      "cache_secret_file", "no_auth", "tenants_file", "claim_key_file", "client_tls",
+                                      "insecure_clients_anywhere"}),
     "CacheManagerConfig": ("cacheManagerConfig", {"service", "blocks_max"}),
 }
 # Values of the chart's own names for settings, whose ranges must be the same.

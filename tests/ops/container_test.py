@@ -16,6 +16,7 @@ from host import Process, free_port
 
 sys.path.append(str(chart.ROOT / "tests" / "e2e"))
 from harness import wait_until  # noqa: E402
+from services import PEPPER, tenants_file  # noqa: E402
 
 FOLDER = chart.ROOT / "deploy" / "container"
 PROGRAMS = ("sluice", "sluice-router", "sluice-prefill", "sluice-decode", "sluice-cache-manager")
@@ -134,13 +135,15 @@ class ContainerTest(unittest.TestCase):
 
     def test_a_cluster_runs_without_root_and_without_a_writable_disk(self):
         (self.scratch / "etc").mkdir()
-        (self.scratch / "etc/api-keys").write_text("the-key team\n")
+        (self.scratch / "etc/tenants.yaml").write_text(tenants_file({"the-key": "team"}))
+        (self.scratch / "etc/pepper").write_text(PEPPER)
+        (self.scratch / "etc/claim-key").write_text("c" * 32)
         manager = self.start("cache-manager")
         common = (f"cache_manager=127.0.0.1:{manager.ports['grpc']}", "model.path=toy", "engine.kv_pool_mib=16", "engine.threads=1",
-                  "transport.backends=[ucx-tcp]", "transport.trusted_network=true")
+                  "transport.backends=[ucx-tcp]", "transport.trusted_network=true", "claim_key_file=/srv/claim-key")
         processes = [manager, self.start("prefill", *common), self.start("decode", *common)]
-        processes.append(self.start("router", common[0], "split=always", "api_keys_file=/srv/api-keys",
-                                    f"http_listen=127.0.0.1:{free_port()}"))
+        processes.append(self.start("router", common[0], "split=always", "tenants_file=/srv/tenants.yaml",
+                                    "claim_key_file=/srv/claim-key", f"http_listen=127.0.0.1:{free_port()}"))
         wait_until(lambda: processes[-1].grpc_health("readiness"), "the router is ready")
         client = self.builder.command("cli", ["chat", "--url", f"grpc://127.0.0.1:{processes[-1].ports['grpc']}",
                                               "--api-key", "the-key", "--max-tokens", "8", "--show-usage", "Hello"])

@@ -105,8 +105,9 @@ class Host:
                 for key, text in data.items():
                     (folder / key).write_text(self.replaced(name, text))
             else:
-                for item in volume["secret"]["items"]:
-                    (folder / item["path"]).write_bytes(self.secret(volume["secret"]["secretName"])[item["key"]])
+                secret = self.secret(volume["secret"]["secretName"])
+                for item in volume["secret"].get("items") or [{"key": key, "path": key} for key in secret]:
+                    (folder / item["path"]).write_bytes(secret[item["key"]])
 
     def command(self, name, spec):
         """(argument list, environment) of the pod's container."""

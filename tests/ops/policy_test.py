@@ -280,9 +280,17 @@ class PolicyTest(unittest.TestCase):
         for case in cases():
             documents = render(case)
             self.assertEqual(of_kind(documents, "Secret"), [])
-            with_secret = {name for name, pod in pods(documents).items() if any("secret" in v for v in pod["spec"]["volumes"])}
-            self.assertTrue(case == "mtls" or all(name.endswith(("-router", "-test")) for name in with_secret), with_secret)
-            self.assertEqual(len(with_secret), 5 if case == "mtls" else 2)
+            with_secret = {name: [v["secret"] for v in pod["spec"]["volumes"] if "secret" in v]
+                           for name, pod in pods(documents).items()}
+            with_secret = {name: secrets for name, secrets in with_secret.items() if secrets}
+            if case == "mtls":
+                self.assertEqual(len(with_secret), 5)
+                continue
+            # Workers see no keys of tenants, only what routers prove themselves with.
+            ends = {name.rpartition("-")[2]: secrets for name, secrets in with_secret.items()}
+            self.assertEqual(set(ends), {"router", "test", "prefill", "decode"})
+            for name, entry in (("test", "test-key"), ("prefill", "claim-key"), ("decode", "claim-key")):
+                self.assertEqual([secret["items"] for secret in ends[name]], [[{"key": entry, "path": entry}]])
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "deploy/grafana")]
 
 import draw  # noqa: E402
 import harness  # noqa: E402
-from services import Admin, Services  # noqa: E402
+from services import PEPPER, Admin, Services, tenants_file  # noqa: E402
 
 RATE_INTERVAL = "15s"
 KEYS = {"key-of-acme": "acme", "key-of-globex": "globex"}
@@ -68,14 +68,17 @@ class Scenario:
         self.services = Services().__enter__()
         self.started = time.time()
         folder = pathlib.Path(self.services.folder.name)
-        (folder / "keys").write_text("".join(f"{key} {tenant}\n" for key, tenant in KEYS.items()))
+        (folder / "tenants.yaml").write_text(tenants_file(KEYS))
+        (folder / "pepper").write_text(PEPPER)
+        (folder / "claim-key").write_text("c" * 32)
         self.manager = self.services.start("sluice-cache-manager")
         worker = [f"model.path={self.model}", f"cache_manager={self.manager['grpc']}", "engine.threads=1", "engine.batch_max=16",
+                  f"claim_key_file={folder}/claim-key",
                   f"engine.kv_pool_mib={self.pool_mib}"]
         self.prefill = self.services.start("sluice-prefill", "service.name=prefill-0", *worker)
         self.decode = [self.services.start("sluice-decode", f"service.name=decode-{i}", *worker) for i in range(2)]
-        self.router = self.services.start("sluice-router", "split=always", f"api_keys_file={folder}/keys",
-                                          f"cache_manager={self.manager['grpc']}", "http_listen=127.0.0.1:0")
+        self.router = self.services.start("sluice-router", "split=always", f"tenants_file={folder}/tenants.yaml",
+                                          f"claim_key_file={folder}/claim-key", f"cache_manager={self.manager['grpc']}", "http_listen=127.0.0.1:0")
         self.endpoints = {"metrics": {"router": [self.router["metrics"]], "cache_manager": self.manager["metrics"],
                                       "prefill": [self.prefill["metrics"]], "decode": [d["metrics"] for d in self.decode]}}
         (folder / "endpoints.json").write_text(json.dumps(self.endpoints))

@@ -90,7 +90,9 @@ class ValuesTest(unittest.TestCase):
                          {"app.kubernetes.io/name": "null", "app.kubernetes.io/instance": "true", "app.kubernetes.io/component": "router"})
         spec = router["spec"]["template"]["spec"]
         volumes = {volume.pop("name"): volume for volume in spec["volumes"]}
-        self.assertEqual(volumes["auth"]["secret"]["items"], [{"key": "true", "path": "api-keys"}])
+        self.assertEqual(volumes["auth"]["secret"], {"secretName": "123", "defaultMode": 0o440})
+        config = chart.yaml.safe_load(chart.configs(documents)["router"])
+        self.assertEqual(config["tenants_file"], "/etc/sluice/auth/true")
         self.assertEqual(volumes["model"], {"hostPath": {"path": "/srv, type: File}", "type": "Directory"}})
         self.assertEqual((spec["serviceAccountName"], spec["securityContext"]["runAsUser"]), ("on", 1000650000))
 

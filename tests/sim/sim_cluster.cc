@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "config/tenants.h"
 #include "tests/sim/sim_cluster_impl.h"
 
 namespace sluice::sim {
@@ -43,8 +44,9 @@ SimCluster::SimCluster(Scenario scenario, const SimOptions& options)
           [this](std::string step) { TellStep(step); }) {
   s_.process.worker.guards = options.guards;
   s_.router.core.guards = options.guards;
-  s_.router.core.no_auth = true;
-  s_.router.core.cache_secret = "secret";
+  s_.router.core.tenants = router::Tenants::Fixed(
+      *config::LoadTenants("default_class: {}", "simulation"),
+      *identity::CacheSecret::Parse(std::string(32, 's'), "simulation"), world_.clock());
   AddNet(manager_loop_);
   world_.AddSource([this] { return PagesDue(); }, [this](absl::Time now) { RunPages(now); });
   world_.AddSource([this] { return CallsDue(); }, [this](absl::Time now) { RunCalls(now); });

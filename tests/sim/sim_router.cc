@@ -35,7 +35,8 @@ class SimRouter::Link final : public router::ClusterLink {
 class SimRouter::Metrics final : public router::RouterMetrics {
  public:
   explicit Metrics(FlowCounts& counts) : counts_(counts) {}
-  void KeyRefused(const absl::Status&) override {}
+  void Refused(identity::Refusal, const absl::Status&) override {}
+  void TenantsRead(const absl::Status&, absl::Span<const TenantId>) override {}
   void RequestEnded(const TenantId&, const absl::Status& status, absl::Duration) override {
     if (rpc::DetailOf(status).reason() == v1::REQUEST_POISONED) ++counts_.poisoned;
   }

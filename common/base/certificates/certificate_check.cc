@@ -62,7 +62,7 @@ absl::StatusOr<ServiceIdentity> IdentityOf(const X509& certificate) {
   return ServiceIdentity::FromUris(uris);
 }
 
-absl::StatusOr<CertificateFacts> CheckCertificateFiles(const CertificateFiles& files) {
+absl::Status CheckKeyPair(const CertificateFiles& files) {
   ERR_clear_error();
   const Certificate certificate = ReadCertificate(files.certificate);
   if (certificate == nullptr) return Unusable("certificate", files.certificate);
@@ -76,6 +76,13 @@ absl::StatusOr<CertificateFacts> CheckCertificateFiles(const CertificateFiles& f
   if (ReadCertificate(files.authorities) == nullptr) {
     return Unusable("certificates of authorities", files.authorities);
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CertificateFacts> CheckCertificateFiles(const CertificateFiles& files) {
+  if (const absl::Status usable = CheckKeyPair(files); !usable.ok()) return usable;
+  const Certificate certificate = ReadCertificate(files.certificate);
+  if (certificate == nullptr) return Unusable("certificate", files.certificate);
   const absl::StatusOr<ServiceIdentity> identity = IdentityOf(*certificate);
   if (!identity.ok()) {
     return absl::InvalidArgumentError(

@@ -1,6 +1,7 @@
 // Whether certificate files can be used, said in words before a library says it in its own.
 #pragma once
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/certificates/service_identity.h"
@@ -13,6 +14,10 @@ struct CertificateFacts {
   ServiceIdentity identity;
   absl::Time not_after;  // wall clock
 };
+
+// Reads the files of anybody, not of a service: the key must be the certificate's, the authorities
+// at least one certificate. Errors: INVALID_ARGUMENT naming the file and what is wrong with it.
+absl::Status CheckKeyPair(const CertificateFiles& files);
 
 // Reads the files: the key must be the certificate's, the authorities at least one certificate, the
 // certificate that of a service. Whether it is in time is not asked: clocks may be set later.

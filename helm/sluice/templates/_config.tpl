@@ -22,9 +22,11 @@ drain_s: {{ .Values.drainSeconds }}
   "http_listen" "0.0.0.0:8080"
   "cache_manager" (include "sluice.cacheManagerAddress" .)
   "split" .Values.split
-  "api_keys_file" "/etc/sluice/auth/api-keys" -}}
+  "tenants_file" (printf "/etc/sluice/auth/%s" .Values.auth.key) -}}
 {{- if .Values.tls.secretPrefix -}}
 {{- $_ := set $config "insecure_clients_anywhere" true -}}
+{{- else -}}
+{{- $_ := set $config "claim_key_file" "/etc/sluice/auth/claim-key" -}}
 {{- end -}}
 {{- if .Values.cacheSecret.existingSecret -}}
 {{- $_ := set $config "cache_secret_file" "/etc/sluice/cache/secret" -}}
@@ -62,6 +64,9 @@ drain_s: {{ .Values.drainSeconds }}
   "transport" $transport
   "role" (.role)
   "cache_manager" (include "sluice.cacheManagerAddress" $root) -}}
+{{- if not $root.Values.tls.secretPrefix -}}
+{{- $_ := set $config "claim_key_file" "/etc/sluice/auth/claim-key" -}}
+{{- end -}}
 {{- mergeOverwrite $config (deepCopy $root.Values.workers.config) (deepCopy .values.config) | toYaml -}}
 {{- end -}}
 

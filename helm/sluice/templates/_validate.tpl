@@ -21,7 +21,7 @@
 {{- fail "transport.backends names tls: set tls.secretPrefix to the secrets with the certificates" -}}
 {{- end -}}
 {{- if not $v.auth.existingSecret -}}
-{{- fail (printf "auth.existingSecret is missing: name a secret whose entry %q has lines \"key tenant\"; without keys nobody could call the routers" $v.auth.key) -}}
+{{- fail (printf "auth.existingSecret is missing: name a secret whose entry %q is a tenants file (sluice tenants add makes one); without it nobody could call the routers" $v.auth.key) -}}
 {{- end -}}
 {{- $volumes := compact (list $v.model.volume.existingClaim $v.model.volume.hostPath $v.model.volume.image) -}}
 {{- if and (eq $v.model.path "toy") $volumes -}}

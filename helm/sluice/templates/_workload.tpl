@@ -138,8 +138,10 @@ volumeMounts:
   {{- if .root.Values.tls.secretPrefix }}
   - {name: tls, mountPath: /etc/sluice/tls, readOnly: true}
   {{- end }}
-  {{- if eq .name "router" }}
+  {{- if include "sluice.mountsAuth" . }}
   - {name: auth, mountPath: /etc/sluice/auth, readOnly: true}
+  {{- end }}
+  {{- if eq .name "router" }}
   {{- if .root.Values.cacheSecret.existingSecret }}
   - {name: cache-secret, mountPath: /etc/sluice/cache, readOnly: true}
   {{- end }}
@@ -154,12 +156,23 @@ volumeMounts:
 {{- if and (ne .name "cache-manager") (ne .root.Values.model.path "toy") -}}true{{- end -}}
 {{- end -}}
 
+{{/* Routers need all of it; workers, where certificates do not say who calls, the key of the routers' claims. */}}
+{{- define "sluice.mountsAuth" -}}
+{{- if or (eq .name "router") (and (ne .name "cache-manager") (not .root.Values.tls.secretPrefix)) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Of (root, entries): the whole secret without entries. */}}
 {{- define "sluice.authVolume" -}}
 - name: auth
   secret:
-    secretName: {{ .Values.auth.existingSecret | quote }}
+    secretName: {{ .root.Values.auth.existingSecret | quote }}
     defaultMode: 0440
-    items: [{key: {{ .Values.auth.key | quote }}, path: api-keys}]
+    {{- with .entries }}
+    items:
+      {{- range . }}
+      - {key: {{ . }}, path: {{ . }}}
+      {{- end }}
+    {{- end }}
 {{- end -}}
 
 {{- define "sluice.volumes" -}}
@@ -175,8 +188,10 @@ volumeMounts:
       - {key: tls.key, path: tls.key}
       - {key: ca.crt, path: ca.crt}
 {{- end }}
+{{- if include "sluice.mountsAuth" . }}
+{{ include "sluice.authVolume" (dict "root" .root "entries" (eq .name "router" | ternary list (list "claim-key"))) }}
+{{- end }}
 {{- if eq .name "router" }}
-{{ include "sluice.authVolume" .root }}
 {{- with .root.Values.cacheSecret }}
 {{- if .existingSecret }}
 - name: cache-secret

@@ -1,0 +1,230 @@
+// sluice tenants: the tenants file and its keys.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "config/tenants.h"
+#include "identity/api_key.h"
+#include "identity/cache_secret.h"
+#include "services/cli/chat_file.h"
+#include "services/cli/command.h"
+#include "services/cli/tenants/file_edit.h"
+#include "services/text_model/text_model.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr char kPepperName[] = "pepper";
+constexpr size_t kHashShown = 8;
+
+struct TenantsFlags {
+  std::string file = "tenants.yaml";
+  std::string id;
+  bool json = false;
+  std::string model;
+  std::string text;
+  std::string chat;
+};
+
+// Readers see the old file or the new one.
+absl::Status Replace(const std::string& path, const std::string& text, mode_t mode) {
+  const std::string partial = absl::StrCat(path, ".", getpid());
+  {
+    std::ofstream out(partial, std::ios::binary | std::ios::trunc);
+    chmod(partial.c_str(), mode);
+    out << text;
+    out.close();
+    if (!out) return absl::PermissionDeniedError(absl::StrCat("cannot write ", partial));
+  }
+  if (rename(partial.c_str(), path.c_str()) != 0)
+    return absl::PermissionDeniedError(absl::StrCat("cannot write ", path));
+  return absl::OkStatus();
+}
+
+mode_t ModeOf(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 ? status.st_mode & 07777 : 0644;
+}
+
+std::string Beside(const std::string& file, const std::string& name) {
+  return (std::filesystem::path(file).parent_path() / name).string();
+}
+
+// The pepper of a file; made, and named in `yaml`, where there is none.
+absl::StatusOr<std::string> PepperOf(const std::string& path, std::string* yaml) {
+  SLUICE_ASSIGN_OR_RETURN(v1::TenantsFile file, config::LoadTenants(*yaml, path));
+  if (file.key_pepper_file().empty()) {
+    *yaml = WithPepperFile(*yaml, kPepperName);
+    file.set_key_pepper_file(kPepperName);
+  }
+  const std::string pepper_path = Beside(path, file.key_pepper_file());
+  std::error_code error;
+  if (!std::filesystem::exists(pepper_path, error)) {
+    SecureRandom random;
+    const std::string made = random.NextId128().ToHex() + random.NextId128().ToHex();
+    SLUICE_RETURN_IF_ERROR(Replace(pepper_path, made + "\n", 0600));
+    std::fprintf(stderr, "made %s, the secret that key hashes are made with; keep it with %s\n",
+                 pepper_path.c_str(), path.c_str());
+  }
+  SLUICE_ASSIGN_OR_RETURN(std::string pepper, ReadTextFile(pepper_path));
+  pepper = pepper.substr(0, pepper.find_first_of("\r\n"));
+  if (pepper.size() < identity::kSecretBytesMin) {
+    return absl::InvalidArgumentError(absl::StrCat(pepper_path, " holds ", pepper.size(),
+                                                   " characters in its first line; it must be at "
+                                                   "least ",
+                                                   identity::kSecretBytesMin));
+  }
+  return pepper;
+}
+
+// Adds a fresh key to the tenant and prints it, the only time that it is shown.
+absl::Status AddKey(const TenantsFlags& flags, std::string yaml) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string pepper, PepperOf(flags.file, &yaml));
+  SecureRandom random;
+  const std::string key = identity::MakeApiKey(random);
+  const std::string hash = identity::HashApiKey(pepper, key);
+  SLUICE_ASSIGN_OR_RETURN(const std::string edited, WithKeyHash(yaml, flags.file, flags.id, hash));
+  SLUICE_RETURN_IF_ERROR(Replace(flags.file, edited, ModeOf(flags.file)));
+  PrintLine(key);
+  std::fprintf(stderr,
+               "A key of tenant %s, shown only now. Its hash in %s begins with %s; removing it "
+               "revokes the key. Routers read the file again by themselves.\n",
+               flags.id.c_str(), flags.file.c_str(), hash.substr(0, kHashShown).c_str());
+  return absl::OkStatus();
+}
+
+absl::Status Add(const TenantsFlags& flags) {
+  std::error_code error;
+  std::string yaml;
+  if (std::filesystem::exists(flags.file, error)) {
+    SLUICE_ASSIGN_OR_RETURN(yaml, ReadTextFile(flags.file));
+  }
+  SLUICE_ASSIGN_OR_RETURN(yaml, WithTenant(yaml, flags.file, flags.id));
+  return AddKey(flags, std::move(yaml));
+}
+
+absl::Status AddAnotherKey(const TenantsFlags& flags) {
+  SLUICE_ASSIGN_OR_RETURN(std::string yaml, ReadTextFile(flags.file));
+  return AddKey(flags, std::move(yaml));
+}
+
+std::string Amount(bool limited, uint64_t value) {
+  return limited ? absl::StrCat(value) : std::string("-");
+}
+
+absl::Status List(const TenantsFlags& flags) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string yaml, ReadTextFile(flags.file));
+  SLUICE_ASSIGN_OR_RETURN(const v1::TenantsFile file, config::LoadTenants(yaml, flags.file));
+  boost::json::array rows;
+  if (!flags.json) {
+    std::printf("%-24s %6s %8s %12s %14s %11s  %-16s %s\n", "tenant", "weight", "priority",
+                "requests/min", "tokens/min", "concurrency", "sharing group", "keys");
+  }
+  for (const v1::TenantEntry& tenant : file.tenants()) {
+    const v1::TenantLimits& limits = tenant.limits();
+    std::string keys;
+    boost::json::array hashes;
+    for (const std::string& hash : tenant.key_hashes()) {
+      absl::StrAppend(&keys, keys.empty() ? "" : " ", hash.substr(0, kHashShown));
+      hashes.push_back(boost::json::value(hash.substr(0, kHashShown)));
+    }
+    if (!flags.json) {
+      std::printf("%-24s %6u %8u %12s %14s %11s  %-16s %s\n", tenant.id().c_str(), limits.weight(),
+                  limits.priority(),
+                  Amount(limits.has_requests_per_min(), limits.requests_per_min()).c_str(),
+                  Amount(limits.has_tokens_per_min(), limits.tokens_per_min()).c_str(),
+                  Amount(limits.has_concurrency(), limits.concurrency()).c_str(),
+                  tenant.sharing_group().empty() ? "-" : tenant.sharing_group().c_str(),
+                  keys.empty() ? "-" : keys.c_str());
+      continue;
+    }
+    boost::json::object row = {{"id", tenant.id()},
+                               {"weight", limits.weight()},
+                               {"priority", limits.priority()},
+                               {"sharing_group", tenant.sharing_group()},
+                               {"trusted_proxy", tenant.trusted_proxy()},
+                               {"keys", std::move(hashes)}};
+    row["requests_per_min"] = limits.has_requests_per_min()
+                                  ? boost::json::value(limits.requests_per_min())
+                                  : boost::json::value(nullptr);
+    row["tokens_per_min"] = limits.has_tokens_per_min()
+                                ? boost::json::value(limits.tokens_per_min())
+                                : boost::json::value(nullptr);
+    row["concurrency"] = limits.has_concurrency() ? boost::json::value(limits.concurrency())
+                                                  : boost::json::value(nullptr);
+    rows.push_back(std::move(row));
+  }
+  if (flags.json)
+    PrintLine(boost::json::serialize(boost::json::object{{"tenants", std::move(rows)}}));
+  return absl::OkStatus();
+}
+
+// The lines that declare the beginning of prompts public.
+absl::Status Prefix(const TenantsFlags& flags) {
+  SLUICE_ASSIGN_OR_RETURN(const auto model, services::LoadTextModel(flags.model));
+  std::vector<int32_t> ids;
+  if (!flags.chat.empty()) {
+    if (model->chat_template == nullptr) return model->template_error;
+    SLUICE_ASSIGN_OR_RETURN(text::ChatRequest chat, ReadChatFile(flags.chat));
+    chat.add_generation_prompt = false;
+    SLUICE_ASSIGN_OR_RETURN(services::EncodedChat encoded, model->EncodeChat(chat));
+    ids = std::move(encoded.ids);
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(ids, model->EncodePrompt(flags.text, false));
+  }
+  if (ids.empty()) return absl::InvalidArgumentError("the prefix has no tokens");
+  PrintLine(absl::StrFormat("public_prefixes:\n  - name: %s\n    digest: %s\n    tokens: %d",
+                            "prefix", identity::PublicPrefixes::DigestOf(ids), ids.size()));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddTenantsCommand(CLI::App& app, Command* run) {
+  auto flags = std::make_shared<TenantsFlags>();
+  CLI::App* tenants = app.add_subcommand("tenants", "Who may call: the tenants file and its keys");
+  tenants->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help,
+                       absl::Status (*what)(const TenantsFlags&)) {
+    CLI::App* command = tenants->add_subcommand(name, help);
+    command->callback([flags, run, what] { *run = [flags, what] { return what(*flags); }; });
+    return command;
+  };
+  CLI::App* list = add("list", "Tenants and their limits; checks the file", List);
+  list->add_flag("--json", flags->json, "One JSON object");
+  CLI::App* add_tenant =
+      add("add", "Add a tenant, print its first key; makes the file if there is none", Add);
+  CLI::App* add_key = add("add-key", "Add a key to a tenant and print it, once", AddAnotherKey);
+  for (CLI::App* command : {list, add_tenant, add_key})
+    command->add_option("--file", flags->file, "The tenants file")->capture_default_str();
+  for (CLI::App* command : {add_tenant, add_key})
+    command->add_option("tenant", flags->id, "Its id")->required();
+  CLI::App* prefix =
+      add("prefix", "Print the lines that make a beginning of prompts public", Prefix);
+  AddModelOption(*prefix, &flags->model,
+                 "Model folder, .gguf file, toy, or a name in deploy/models")
+      ->required();
+  CLI::Option_group* input = prefix->add_option_group("input");
+  input->add_option("--text", flags->text, "The beginning of prompts that are text");
+  input->add_option("--chat", flags->chat, "JSON file with the first messages of chats");
+  input->require_option(1);
+  tenants->footer(
+      "Examples:\n"
+      "  sluice tenants add --file tenants.yaml acme\n"
+      "  sluice up --tenants tenants.yaml\n"
+      "  sluice tenants list --file tenants.yaml");
+}
+
+}  // namespace sluice::cli
