@@ -144,6 +144,22 @@ TEST(Move, AFailedReadEndsTheMove) {
   ExpectNothingHeld(test, &move);
 }
 
+// A link that fails for a moment may swallow reads without breaking the connection: renewals go on,
+// and neither the lease nor the connection ends the wait.
+TEST(Move, ReadsThatNeverEndEndTheMove) {
+  MoveTest test(SlowLink());
+  Move move;
+  RunUntilReading(test, &move);
+  test.network.Cut(test.p.inner->node(), test.d.inner->node());
+  test.world.RunFor(absl::Milliseconds(200));
+  test.network.Mend(test.p.inner->node(), test.d.inner->node());
+  test.world.RunFor(test.options.lease * 2);
+  ASSERT_TRUE(move.result.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(move.result->status())) << move.result->status();
+  EXPECT_EQ(test.d.counters.quarantined_now, 2u);
+  ExpectNothingHeld(test, &move);
+}
+
 TEST(Move, TheRequestsDeadlineEndsTheReservation) {
   MoveTest test;
   ReserveCall call = test.Call(test.Prompt(20, 7));

@@ -172,6 +172,8 @@ class HandoffTaker {
   void Lapse(LeaseId lease);
   void ArmLease(Reservation& reservation);
   void ArmRenewal(Reservation& reservation, absl::Time at);
+  // Errors: why nothing more is to be expected.
+  absl::Status CheckProgress(Reservation& reservation);
   void Renew(Reservation& reservation);
   void SendReleased(const Reservation& reservation, v1::Released::Outcome outcome,
                     absl::string_view reason);

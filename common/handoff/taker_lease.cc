@@ -57,17 +57,27 @@ void HandoffTaker::ArmRenewal(Reservation& reservation, absl::Time at) {
   });
 }
 
-void HandoffTaker::Renew(Reservation& reservation) {
-  const absl::Time sent = Now();
+absl::Status HandoffTaker::CheckProgress(Reservation& reservation) {
+  if (reservation.reads > 0 && Now() - reservation.progress_at >= options_.lease) {
+    return absl::UnavailableError(absl::StrCat(
+        "no read of a page has ended for ", absl::FormatDuration(Now() - reservation.progress_at),
+        ", ", reservation.reads, " are under way; ", reservation.bytes_done, " of ",
+        MoveBytes(reservation), " bytes came"));
+  }
   if (reservation.commit.has_value() && reservation.pieces_done == reservation.pieces.size()) {
     if (reservation.done_at_renewal == reservation.pieces_done) {
-      return Drop(reservation.lease,
-                  absl::AbortedError(absl::StrCat("pieces were lost: ", reservation.bytes_done,
-                                                  " of ", MoveBytes(reservation), " bytes came")),
-                  /*tell=*/true);
+      return absl::AbortedError(absl::StrCat("pieces were lost: ", reservation.bytes_done, " of ",
+                                             MoveBytes(reservation), " bytes came"));
     }
     reservation.done_at_renewal = reservation.pieces_done;
   }
+  return absl::OkStatus();
+}
+
+void HandoffTaker::Renew(Reservation& reservation) {
+  const absl::Time sent = Now();
+  const absl::Status progress = CheckProgress(reservation);
+  if (!progress.ok()) return Drop(reservation.lease, progress, /*tell=*/true);
   // Asked again well before the lease ends, should the answer be lost.
   ArmRenewal(reservation, sent + options_.lease / 8);
   if (!reservation.endpoint.has_value()) return;  // asked once the holder has called

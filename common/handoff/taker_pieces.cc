@@ -217,7 +217,7 @@ bool HandoffTaker::StartFetch(LeaseId lease, size_t piece) {
                               PieceMemory(*reservation, wanted));
     status = fetch.status();
     if (fetch.ok()) {
-      ++reservation->reads;
+      if (reservation->reads++ == 0) reservation->progress_at = Now();
       fetches_[*fetch] = std::move(read);
       return true;
     }
@@ -240,6 +240,7 @@ void HandoffTaker::OnFetchDone(transport::FetchId id, const absl::Status& fetche
     fetch.quarantined.reset();
   } else {
     --reservation->reads;
+    reservation->progress_at = Now();
     if (FinishRead(*reservation, fetch, fetched)) MaybeLand(*reservation);
   }
   StartFetches();

@@ -58,7 +58,8 @@ struct HandoffTaker::Reservation {
   absl::Time first_piece_at;                      // when it was offered
   absl::Duration transfer;                        // from then to the landing
   size_t pieces_done = 0;
-  size_t reads = 0;  // under way
+  size_t reads = 0;        // under way
+  absl::Time progress_at;  // when the last read ended, or the first of those under way began
   uint64_t bytes_done = 0;
 
   std::optional<v1::Commit> commit;

@@ -18,6 +18,7 @@ namespace {
 
 bool rewrite = false;  // NOLINT: set once in main
 
+#ifdef SLUICE_FAULTS_ENABLED  // the steps are the named fault points
 std::string ReadFile(const std::filesystem::path& path) {
   std::ifstream in(path);
   std::ostringstream text;
@@ -34,7 +35,6 @@ std::vector<std::filesystem::path> Files() {
   return files;
 }
 
-#ifdef SLUICE_FAULTS_ENABLED  // the steps are the named fault points
 class Scenarios : public ::testing::TestWithParam<std::filesystem::path> {};
 
 TEST_P(Scenarios, TraceIsAsExpected) {
