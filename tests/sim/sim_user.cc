@@ -117,7 +117,9 @@ class SimUsers::User {
 
   void Again() {
     Tell("resumes");
-    owner_.loop_.RunAt(Now() + owner_.options_.retry_after, [this] { Call(); });
+    owner_.loop_.RunAt(Now() + owner_.options_.retry_after, [this, call = call_] {
+      if (call == call_) Call();  // else another break was noticed meanwhile, and is retried
+    });
   }
   void Call() {
     if (outcome_.ends > 0) return;
