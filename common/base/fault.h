@@ -38,6 +38,13 @@ class FaultInjector {
   absl::flat_hash_map<std::string, Point> points_ SLUICE_GUARDED_BY(mutex_);
 };
 
+// Whether this is a build for tests, which contains the points.
+#ifdef SLUICE_FAULTS_ENABLED
+inline constexpr bool kFaultPointsBuilt = true;
+#else
+inline constexpr bool kFaultPointsBuilt = false;
+#endif
+
 }  // namespace sluice
 
 // `injector` is a FaultInjector* that may be null. Yields an absl::Status. The second form names

@@ -47,6 +47,8 @@ constexpr FieldRule kRules[] = {
     {"EngineConfig", "itl_target_ms", "50", 1, 10000},
     {"EngineConfig", "waiting_max", "256", 1, 65536},
     {"EngineConfig", "layer_group", "0", 0, 1024},
+    {"EngineConfig", "prefix_digests", "sampled", 0, 0, "off|sampled|full"},
+    {"EngineConfig", "kv_zero_on_free", "tenant_change", 0, 0, "tenant_change|always"},
     {"TransportConfig", "backends", "", 0, 0, "ucx-shm|ucx-rdma|ucx-tcp|tls|loopback"},
     {"TransportConfig", "net_devices", "lo"},
     {"TransportConfig", "trusted_network"},

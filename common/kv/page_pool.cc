@@ -27,7 +27,6 @@ struct PagePool::State {
     uint32_t refs = 0;
     bool cached = false;
     bool quarantined = false;
-    bool used = false;  // handed out since it was last wiped
     TenantId tenant;
   };
   struct Usage {
@@ -148,7 +147,6 @@ absl::StatusOr<std::vector<PageLease>> PagePool::Allocate(size_t count, Id128 ow
           State::Page& page = state_->pages[index];
           page.generation = ++state_->last_generation;
           page.refs = 1;
-          page.used = true;
           page.tenant = tenant;
           taken.push_back({PageIndex(index), Generation(page.generation)});
         }
@@ -287,16 +285,6 @@ void PagePool::Scrub(PageIndex index) {
     std::memset(PageData(index) + kPageHeaderBytes, 0xFF, layout_.page_bytes() - kPageHeaderBytes);
   } else if (options_.zero_freed) {
     std::memset(PageData(index), 0, layout_.page_bytes());
-  }
-}
-
-void PagePool::WipeIdle() {
-  MutexLock lock(state_->mutex);
-  for (uint32_t i = 0; i < pages_total_; ++i) {
-    State::Page& page = state_->pages[i];
-    if (!page.used || page.refs > 0) continue;
-    std::memset(PageData(PageIndex(i)), 0, layout_.page_bytes());
-    page.used = false;
   }
 }
 

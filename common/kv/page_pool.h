@@ -122,10 +122,6 @@ class PagePool {
   // The leases must be the only ones of their pages.
   Quarantine QuarantinePages(std::vector<PageLease> leases);
 
-  // Zeroes every page that nobody holds, cached ones included: for the end of a worker, when no
-  // lookup follows. Pages that were never handed out are not touched.
-  void WipeIdle();
-
   uint8_t* PageData(PageIndex index) const;
   // Offset of a page from the start of the pool's memory: what a remote reader adds to the pool's
   // address.

@@ -231,23 +231,6 @@ TEST_F(PagePoolTest, FreedPagesAreZeroedAtOnceWhereThatIsWanted) {
   }
 }
 
-TEST_F(PagePoolTest, WipingSparesWhatIsHeld) {
-  PagePool& pool = Make(3, false);
-  auto leases = *pool.Allocate(3, {}, tenant_);
-  for (const PageLease& page : leases) page.data()[kPageHeaderBytes] = 9;
-  const uint8_t* held = leases[0].data();
-  const uint8_t* cached = leases[1].data();
-  const uint8_t* freed = leases[2].data();
-  ASSERT_TRUE(pool.MarkCached(leases[1].ref()).ok());
-  leases.resize(1);
-  pool.WipeIdle();
-  EXPECT_EQ(held[kPageHeaderBytes], 9);
-  EXPECT_EQ(cached[kPageHeaderBytes], 0);
-  EXPECT_EQ(freed[kPageHeaderBytes], 0);
-}
-
-// Threads allocate, share, cache and drop at random; the sum of states is constant and nobody's
-// page is changed by another.
 TEST_F(PagePoolTest, CountsThePagesOfEachTenant) {
   PagePool& pool = Make(8);
   const TenantId a("a"), b("b"), c("c");
@@ -282,6 +265,8 @@ TEST_F(PagePoolTest, CountsThePagesOfEachTenant) {
   EXPECT_FALSE(pool.OverEqualShare(c, a));
 }
 
+// Threads allocate, share, cache and drop at random; the sum of states is constant and nobody's
+// page is changed by another.
 TEST_F(PagePoolTest, ManyThreadsConserveThePages) {
   static constexpr size_t kPages = 24;
   PagePool& pool = Make(kPages, false);

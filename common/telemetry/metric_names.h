@@ -125,6 +125,9 @@ inline constexpr MetricDef kKvPages = {
 inline constexpr MetricDef kQuarantineAge = {
     "sluice_kv_quarantine_age_seconds", MetricType::kGauge,
     "Age of the oldest quarantined page; 0 when there is none."};
+inline constexpr MetricDef kPinAge = {
+    "sluice_kv_pin_age_seconds", MetricType::kGauge,
+    "Age of the oldest offered pages that a taker may still be reading; 0 when there are none."};
 inline constexpr MetricDef kKvPageBytes = {"sluice_kv_page_bytes", MetricType::kGauge,
                                            "Bytes of one page."};
 inline constexpr MetricDef kKvTokens = {"sluice_kv_capacity_tokens", MetricType::kGauge,
@@ -135,6 +138,11 @@ inline constexpr MetricDef kPrefixQueries = {"sluice_prefix_queries_total", Metr
                                              "Blocks looked up in the prefix cache."};
 inline constexpr MetricDef kPrefixHits = {"sluice_prefix_hits_total", MetricType::kCounter,
                                           "Blocks found in the prefix cache."};
+inline constexpr MetricDef kPrefixDamage = {
+    "sluice_prefix_damage_total",
+    MetricType::kCounter,
+    "Cached blocks found damaged before their use, and forgotten: another tag or another digest.",
+    {"kind"}};
 inline constexpr MetricDef kKvEvictions = {
     "sluice_kv_evictions_total",
     MetricType::kCounter,
@@ -190,6 +198,16 @@ inline constexpr MetricDef kTransportRefusals = {
 inline constexpr MetricDef kDigestFailures = {"sluice_kv_digest_failures_total",
                                               MetricType::kCounter,
                                               "Pieces whose bytes were not the ones offered."};
+inline constexpr MetricDef kGrantsRefused = {
+    "sluice_kv_grants_refused_total", MetricType::kCounter,
+    "Grants of another incarnation or layout, served before, or malformed."};
+inline constexpr MetricDef kPeerQuarantines = {
+    "sluice_kv_peer_quarantines_total", MetricType::kCounter,
+    "Times that a peer was not taken from for a while, because its pages had wrong digests."};
+inline constexpr MetricDef kPeerRefusals = {
+    "sluice_kv_peer_refusals_total", MetricType::kCounter,
+    "Moves refused because of the peer's record: wrong digests, or a connection that breaks again "
+    "and again."};
 inline constexpr MetricDef kLeaseExpiries = {"sluice_kv_lease_expiries_total", MetricType::kCounter,
                                              "Leases that ran out unused."};
 

@@ -49,7 +49,9 @@ void CollectPages(Registry& registry, const WorkerMetrics::Sources& sources) {
                       quarantined = registry.gauge(telemetry::kKvPages, {"quarantined"}),
                       blocks = registry.gauge(telemetry::kPrefixBlocks),
                       queries = registry.counter(telemetry::kPrefixQueries),
-                      hits = registry.counter(telemetry::kPrefixHits)] {
+                      hits = registry.counter(telemetry::kPrefixHits),
+                      other_tag = registry.counter(telemetry::kPrefixDamage, {"tag"}),
+                      other_digest = registry.counter(telemetry::kPrefixDamage, {"digest"})] {
     const kv::PageCounts pages = pool.counts();
     free.Set(static_cast<double>(pages.free));
     active.Set(static_cast<double>(pages.active));
@@ -59,6 +61,8 @@ void CollectPages(Registry& registry, const WorkerMetrics::Sources& sources) {
     blocks.Set(static_cast<double>(stats.blocks));
     queries.AdvanceTo(static_cast<double>(stats.queries));
     hits.AdvanceTo(static_cast<double>(stats.hits));
+    other_tag.AdvanceTo(static_cast<double>(stats.tag_failures));
+    other_digest.AdvanceTo(static_cast<double>(stats.digest_failures));
   });
 }
 
@@ -109,11 +113,21 @@ void CollectTenants(Registry& registry, const WorkerMetrics::Sources& sources) {
   registry.OnCollect(TenantCollector(registry, sources.pool));
 }
 
+// 0 for a moment that is not set.
+double SecondsSince(uint64_t nanos, const Clock& clock) {
+  if (nanos == 0) return 0;
+  return absl::ToDoubleSeconds(clock.Now() - absl::FromUnixNanos(static_cast<int64_t>(nanos)));
+}
+
 void CollectMoves(Registry& registry, const WorkerMetrics::Sources& sources) {
   const std::string& transport = sources.transport.capabilities().name;
   registry.OnCollect(
       [&worker = sources.worker, &clock = sources.clock,
        quarantine_age = registry.gauge(telemetry::kQuarantineAge),
+       pin_age = registry.gauge(telemetry::kPinAge),
+       grants = registry.counter(telemetry::kGrantsRefused),
+       quarantines = registry.counter(telemetry::kPeerQuarantines),
+       refusals = registry.counter(telemetry::kPeerRefusals),
        invalid = registry.counter(telemetry::kInvalidMessages),
        sent = registry.counter(telemetry::kKvTransferBytes, {transport, "send"}),
        received = registry.counter(telemetry::kKvTransferBytes, {transport, "receive"}),
@@ -137,9 +151,11 @@ void CollectMoves(Registry& registry, const WorkerMetrics::Sources& sources) {
         invalid.AdvanceTo(static_cast<double>(moves.invalid_messages));
         digest.AdvanceTo(static_cast<double>(moves.digest_failures));
         expired.AdvanceTo(static_cast<double>(moves.lease_expiries));
-        const auto since = static_cast<int64_t>(moves.quarantined_since_ns);
-        quarantine_age.Set(
-            since == 0 ? 0 : absl::ToDoubleSeconds(clock.Now() - absl::FromUnixNanos(since)));
+        grants.AdvanceTo(static_cast<double>(moves.grants_refused));
+        quarantines.AdvanceTo(static_cast<double>(moves.peer_quarantines));
+        refusals.AdvanceTo(static_cast<double>(moves.peer_refusals));
+        quarantine_age.Set(SecondsSince(moves.quarantined_since_ns, clock));
+        pin_age.Set(SecondsSince(moves.pinned_since_ns, clock));
       });
 }
 

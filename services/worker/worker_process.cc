@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "config/yaml.h"
@@ -27,6 +28,14 @@ constexpr absl::Duration kHeartbeatAgeMax = absl::Seconds(60);
 handoff::DigestMode ParseDigests(absl::string_view name) {
   if (name == "off") return handoff::DigestMode::kOff;
   return name == "sampled" ? handoff::DigestMode::kSampled : handoff::DigestMode::kFull;
+}
+
+kv::PagePool::Options PoolOptions(const v1::EngineConfig& engine) {
+  kv::PagePool::Options options;
+  options.zero_freed = engine.kv_zero_on_free() == "always";
+  // A page that is attended after it was freed shows.
+  options.poison_freed = kFaultPointsBuilt && !options.zero_freed;
+  return options;
 }
 
 handoff::WorkerOptions ToOptions(const v1::WorkerConfig& config) {
@@ -139,8 +148,10 @@ absl::Status WorkerProcess::BuildPages() {
   SLUICE_ASSIGN_OR_RETURN(const transport::Region region,
                           transport_->AllocateRegion(pages * layout.page_bytes()));
   pool_remote_key_ = region.remote_key;
-  SLUICE_ASSIGN_OR_RETURN(pool_, kv::PagePool::Create(region.memory, layout, {}));
-  index_ = kv::PrefixIndex::Create(*pool_);
+  SLUICE_ASSIGN_OR_RETURN(
+      pool_, kv::PagePool::Create(region.memory, layout, PoolOptions(config_.engine())));
+  index_ =
+      kv::PrefixIndex::Create(*pool_, {.digests = ParseDigests(config_.engine().prefix_digests())});
   return absl::OkStatus();
 }
 
