@@ -1,6 +1,8 @@
 """A cluster under mTLS, and strangers at its doors: refused and counted, while honest requests go on."""
+import contextlib
 import os
 import socket
+import ssl
 import tempfile
 import unittest
 
@@ -22,6 +24,37 @@ def credentials(folder, role):
         with open(os.path.join(folder, role, name), "rb") as file:
             return file.read()
     return grpc.ssl_channel_credentials(read("ca.crt"), read("tls.key"), read("tls.crt"))
+
+
+def session(folder, role, port):
+    """What a caller with the certificate of `role` sends in a whole TLS session: the handshake, then noise."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(os.path.join(folder, role, "ca.crt"))
+    context.load_cert_chain(os.path.join(folder, role, "tls.crt"), os.path.join(folder, role, "tls.key"))
+    context.set_alpn_protocols(["h2"])
+    received, sending = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(received, sending)
+    sent = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+        def flush():
+            nonlocal sent
+            flight = sending.read()
+            stranger.sendall(flight)
+            sent += flight
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                flush()
+                received.write(stranger.recv(65536))
+        tls.write(os.urandom(1000))
+        flush()
+        with contextlib.suppress(ConnectionError):
+            while stranger.recv(65536):  # until the other side has had enough
+                pass
+    return sent
 
 
 def code_of(channel, method, request=b""):
@@ -114,6 +147,34 @@ class TlsTest(unittest.TestCase):
         for stranger in held:
             stranger.close()
         self.check_that_honest_requests_go_on()
+
+    def test_a_replayed_session_and_noise_under_a_good_certificate_are_refused_and_counted(self):
+        """The handshake is made anew each time, so what was recorded opens nothing; and a certificate excuses no noise."""
+        caller = {"prefill": "decode", "decode": "prefill"}  # who may reach the pages of whom
+        for (role, _), port in self.doors().items():
+            is_for_pages = role in caller and port == self.page_port(role)
+            kind = (role, "transport" if is_for_pages else "rpc")
+            before = self.refusals()[kind]
+            recorded = session(self.own, caller[role] if is_for_pages else "operator", port)
+            if is_for_pages:
+                wait_until(lambda: self.refusals()[kind] > before, f"noise is counted by {role}")
+            before = self.refusals()[kind]
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+                with contextlib.suppress(ConnectionError):
+                    stranger.sendall(recorded)
+                    while stranger.recv(65536):
+                        pass
+            wait_until(lambda: self.refusals()[kind] > before, f"the replay is counted by {role} at {kind}")
+        self.check_that_honest_requests_go_on()
+
+    def page_port(self, role):
+        """The only port of a worker that speaks no gRPC."""
+        name = (("grpc.ssl_target_name_override", "localhost"),)
+        found = [port for (door, _), port in self.doors().items() if door == role and code_of(
+            grpc.secure_channel(f"127.0.0.1:{port}", credentials(self.own, "operator"), name),
+            "/grpc.health.v1.Health/Check")[0] == grpc.StatusCode.UNAVAILABLE]
+        self.assertEqual(len(found), 1)
+        return found[0]
 
     def test_certificates_of_others_are_refused_and_counted(self):
         before = self.refusals()
