@@ -10,6 +10,11 @@ constexpr absl::Duration kLeftMemory = absl::Minutes(10);
 constexpr size_t kLeftMax = 4096;
 // The first share of work of a worker that is back.
 constexpr double kWarmthMin = 0.1;
+constexpr absl::Duration kMoveMemory = absl::Minutes(1);
+// Of a smaller move, most of the time is round trips.
+constexpr uint64_t kMoveBytesMin = 1 << 20;
+// Nobody waits less: a link is not faster than what hides behind the computation.
+constexpr absl::Duration kMoveWaitMin = absl::Milliseconds(1);
 
 }  // namespace
 
@@ -144,6 +149,18 @@ void Directory::RecordPairFailure(const WorkerPair& pair) {
   entry.breaker.RecordFailure(now, options_.pair_failures, options_);
 }
 
+void Directory::RecordMove(const WorkerPair& pair, uint64_t bytes, absl::Duration waited) {
+  if (bytes < kMoveBytesMin) return;
+  const absl::Time now = clock_.Now();
+  const double took =
+      absl::ToDoubleSeconds(std::max(waited, kMoveWaitMin)) / static_cast<double>(bytes);
+  absl::erase_if(moves_, [&](const auto& entry) { return entry.second.last < now - kMoveMemory; });
+  if (!moves_.contains(pair) && moves_.size() >= options_.pairs_max) return;
+  Moves& moves = moves_[pair];
+  moves.s_per_byte = moves.s_per_byte == 0 ? took : (moves.s_per_byte + took) / 2;
+  moves.last = now;
+}
+
 const WorkerState* Directory::Find(const WorkerId& worker) const {
   const auto found = entries_.find(worker);
   return found == entries_.end() ? nullptr : &found->second.state;
@@ -173,6 +190,17 @@ std::vector<WorkerPair> Directory::BrokenPairs() const {
   }
   std::sort(broken.begin(), broken.end());
   return broken;
+}
+
+std::vector<MoveRate> Directory::MoveRates() const {
+  std::vector<MoveRate> rates;
+  const absl::Time oldest = clock_.Now() - kMoveMemory;
+  for (const auto& [pair, moves] : moves_) {
+    if (moves.last >= oldest) rates.push_back({pair, 1 / moves.s_per_byte});
+  }
+  std::sort(rates.begin(), rates.end(),
+            [](const MoveRate& a, const MoveRate& b) { return a.pair < b.pair; });
+  return rates;
 }
 
 }  // namespace sluice::cluster

@@ -106,6 +106,12 @@ struct WorkerState {
 // A prefill and a decode worker.
 using WorkerPair = std::pair<WorkerId, WorkerId>;
 
+// How fast pages went from the one to the other of late.
+struct MoveRate {
+  WorkerPair pair;
+  double bytes_per_s = 0;
+};
+
 // Owned by the router's loop; not thread-safe.
 class Directory {
  public:
@@ -144,6 +150,10 @@ class Directory {
   // The pages of a request went, or did not go, from the one to the other.
   void RecordPairSuccess(const WorkerPair& pair) { pairs_.erase(pair); }
   void RecordPairFailure(const WorkerPair& pair);
+  // So many bytes of a request's pages went from the one to the other, and its stream waited
+  // `waited` for them after its prompt was computed. Small moves say nothing of the link and are
+  // ignored; what a link did a minute ago is forgotten, so that it is tried again.
+  void RecordMove(const WorkerPair& pair, uint64_t bytes, absl::Duration waited);
 
   // Null when unknown.
   const WorkerState* Find(const WorkerId& worker) const;
@@ -151,6 +161,8 @@ class Directory {
   std::vector<WorkerState> Workers() const;
   // Pairs to stay away from just now, in order.
   std::vector<WorkerPair> BrokenPairs() const;
+  // Measured of late, in order.
+  std::vector<MoveRate> MoveRates() const;
   uint64_t version() const { return version_; }
 
  private:
@@ -165,6 +177,11 @@ class Directory {
     Breaker breaker;
     absl::Time failed;
   };
+  struct Moves {
+    double s_per_byte =
+        0;  // the mean of times, not of rates: a link that became slow shows at once
+    absl::Time last;
+  };
   const Clock& clock_;
   const BreakerOptions options_;
   const MembershipOptions membership_;
@@ -174,6 +191,7 @@ class Directory {
   absl::flat_hash_map<WorkerId, absl::Time> left_;
   absl::flat_hash_map<WorkerId, Incarnation> drained_;  // the last one lost while draining
   absl::flat_hash_map<WorkerPair, PairEntry> pairs_;
+  absl::flat_hash_map<WorkerPair, Moves> moves_;  // at most options_.pairs_max
 };
 
 }  // namespace sluice::cluster

@@ -154,5 +154,23 @@ TEST_F(DirectoryTest, TheBreakerOpensProbesAndBacksOff) {
   EXPECT_FALSE(open());
 }
 
+TEST_F(DirectoryTest, LinksAreMeasuredByLargeMovesAndForgottenAfterAMinute) {
+  const WorkerPair fast(WorkerId("p"), WorkerId("a")), slow(WorkerId("p"), WorkerId("b"));
+  directory_.RecordMove(slow, 1000, absl::Seconds(1));
+  EXPECT_TRUE(directory_.MoveRates().empty()) << "says nothing of the link";
+  directory_.RecordMove(slow, 10'000'000, absl::Seconds(10));
+  directory_.RecordMove(slow, 10'000'000, absl::Seconds(5));
+  directory_.RecordMove(fast, 10'000'000, absl::ZeroDuration());
+  ASSERT_EQ(directory_.MoveRates().size(), 2u);
+  EXPECT_EQ(directory_.MoveRates()[0].pair, fast);
+  EXPECT_NEAR(directory_.MoveRates()[0].bytes_per_s, 10e9, 1);
+  EXPECT_EQ(directory_.MoveRates()[1].pair, slow);
+  EXPECT_NEAR(directory_.MoveRates()[1].bytes_per_s, 1.333e6, 1e3);
+  directory_.RecordMove(fast, 10'000'000, absl::Seconds(10));
+  EXPECT_NEAR(directory_.MoveRates()[0].bytes_per_s, 2e6, 1e3) << "one slow move is enough";
+  clock_.Advance(absl::Seconds(61));
+  EXPECT_TRUE(directory_.MoveRates().empty());
+}
+
 }  // namespace
 }  // namespace sluice::cluster

@@ -113,6 +113,14 @@ class Placer {
                      WorkerPair(prefill.description.id, decode.description.id)) != pairs.end();
   }
 
+  double MoveBytesPerS(const WorkerState& prefill, const WorkerState& decode) const {
+    const WorkerPair pair(prefill.description.id, decode.description.id);
+    for (const MoveRate& rate : query_.move_rates) {
+      if (rate.pair == pair) return rate.bytes_per_s;
+    }
+    return options_.transfer_bytes_per_s;
+  }
+
   // A stream that began split continues byte for byte on one worker only if that one has both
   // numerics.
   bool MayRunLocally(const WorkerState& worker) const {
@@ -153,7 +161,7 @@ class Placer {
       const double moved =
           query_.prompt_tokens - std::min(CachedTokens(decode), query_.prompt_tokens);
       c.transfer_ms = 1e3 * moved * static_cast<double>(decode.description.kv_bytes_per_token) /
-                      options_.transfer_bytes_per_s;
+                      MoveBytesPerS(*prefill, decode);
     }
     const double step_ms = decode.load.decode_step_ms > 0 ? decode.load.decode_step_ms
                                                           : options_.default_decode_step_ms;

@@ -23,7 +23,7 @@ struct PlacementOptions {
   // Assumed until a worker has measured its own.
   double default_prefill_tokens_per_s = 2000;
   double default_decode_step_ms = 20;
-  double transfer_bytes_per_s = 1e9;
+  double transfer_bytes_per_s = 1e9;  // between a pair that has moved nothing of late
   // Choices within this factor of the best are drawn from at random, so that routers do not herd.
   double near_best = 1.05;
   // An affine pair is kept while it costs at most this many times the best.
@@ -41,6 +41,8 @@ struct PlacementQuery {
   std::vector<WorkerId> excluded;
   // Pairs between which pages could not be moved of late.
   std::vector<WorkerPair> broken_pairs;
+  // How fast pages moved between pairs of late.
+  std::vector<MoveRate> move_rates;
   // Workers that served this session last.
   WorkerId affine_prefill;
   WorkerId affine_decode;

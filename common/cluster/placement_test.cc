@@ -70,6 +70,17 @@ TEST_F(PlacementTest, HitsOfAnEarlierIncarnationAreWorthNothing) {
   EXPECT_EQ(Run()->prefill, WorkerId("p1"));
 }
 
+TEST_F(PlacementTest, ASlowLinkMakesThePromptBeComputedWhereItIsDecoded) {
+  workers_ = {Worker("b", Role::kBoth), Worker("p", Role::kPrefill)};
+  workers_[0].load.running = 4;  // a prompt computed there delays others
+  EXPECT_TRUE(Run()->split);
+  const WorkerPair pair(WorkerId("p"), WorkerId("b"));
+  query_.move_rates = {{pair, 1e6}};  // 11.5 MB in as many seconds
+  EXPECT_FALSE(Run()->split);
+  options_.split = SplitMode::kAlways;
+  EXPECT_TRUE(Run()->split);
+}
+
 TEST_F(PlacementTest, PairsMustShareTheLayout) {
   workers_[2].description.layout_hash = workers_[3].description.layout_hash = {7, 7};
   const auto decision = Run();

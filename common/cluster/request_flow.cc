@@ -72,6 +72,7 @@ void RequestFlow::PlaceAgain() {
   query.excluded.insert(query.excluded.end(), taken.begin(), taken.end());
   avoids_trials_ = !taken.empty();
   query.broken_pairs = env_.directory.BrokenPairs();
+  query.move_rates = env_.directory.MoveRates();
   query.affine_prefill = spec_.affine_prefill;
   query.affine_decode = spec_.affine_decode;
   // Until there is a token, nothing binds the stream to the numerics of an attempt that failed.
@@ -164,6 +165,7 @@ void RequestFlow::OnFirstToken(const SampledToken& token, FinishReason finish) {
     return Fail(attempt_.decision.prefill,
                 absl::InternalError("the prefill worker sampled a token that the client has"));
   }
+  attempt_.prompt_done = env_.loop.clock().Now();
   auto early = std::exchange(attempt_.early, {});
   Emit(token, finish);
   if (attempt_.decode_gave_up && !paused_ && !IsTerminal(phase_)) {
@@ -189,10 +191,15 @@ void RequestFlow::OnPrefillEnd(const absl::Status& status, const engine::Sequenc
     Fail(attempt_.decision.prefill, status);
 }
 
-void RequestFlow::OnDecodeStarted() {
+void RequestFlow::OnDecodeStarted(uint64_t moved_bytes) {
   attempt_.prompt_ready = true;
-  if (attempt_.decision.split)
-    env_.directory.RecordPairSuccess({attempt_.decision.prefill, attempt_.decision.decode});
+  if (attempt_.decision.split) {
+    const WorkerPair pair(attempt_.decision.prefill, attempt_.decision.decode);
+    env_.directory.RecordPairSuccess(pair);
+    // Of an attempt that sampled the first token: it came when the prompt was computed.
+    if (attempt_.prompt_done != absl::InfinitePast())
+      env_.directory.RecordMove(pair, moved_bytes, env_.loop.clock().Now() - attempt_.prompt_done);
+  }
   if (attempt_.decision.split && phase_ < Phase::kVerified) {
     SetPhase(Phase::kTransferring);
     SetPhase(Phase::kVerified);

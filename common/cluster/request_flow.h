@@ -159,6 +159,7 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
     // says next decides.
     std::optional<absl::Status> decode_gave_up;
     bool prompt_ready = false;  // pages verified, or being computed where they are decoded
+    absl::Time prompt_done = absl::InfinitePast();  // when its first token came
     // Tokens of the decode worker that overtook the first token of the prefill worker; fewer than
     // max_tokens.
     std::vector<std::pair<request::SampledToken, request::FinishReason>> early;
@@ -192,7 +193,7 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
   void OnFirstToken(const request::SampledToken& token, request::FinishReason finish);
   void OnPrefillEnd(const absl::Status& status, const engine::SequenceStats& stats,
                     uint64_t transferred_bytes);
-  void OnDecodeStarted();
+  void OnDecodeStarted(uint64_t moved_bytes);
   void OnDecodeToken(uint32_t position, const request::SampledToken& token,
                      request::FinishReason finish);
   void OnDecodeEnd(const absl::Status& status, const engine::SequenceStats& stats);

@@ -40,11 +40,11 @@ class RequestFlow::DecodeListener final : public handoff::DecodeEvents {
  public:
   DecodeListener(std::weak_ptr<RequestFlow> flow, uint32_t attempt)
       : flow_(std::move(flow)), attempt_(attempt) {}
-  void OnStarted(uint32_t held_tokens, uint64_t /*transferred_bytes*/,
+  void OnStarted(uint32_t held_tokens, uint64_t transferred_bytes,
                  absl::string_view /*transport*/) override {
     if (auto flow = Live()) {
       if (!flow->attempt_.decision.split) flow->OnPrefillStarted(held_tokens);
-      flow->OnDecodeStarted();
+      flow->OnDecodeStarted(transferred_bytes);
     }
   }
   void OnToken(uint32_t position, const SampledToken& token, FinishReason finish) override {

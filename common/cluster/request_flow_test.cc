@@ -61,6 +61,18 @@ TEST_F(RequestFlowTest, ADecodeWorkerThatSendsMoreThanWasAskedForIsAtFault) {
   EXPECT_EQ(events_.tokens, AllTokens());
 }
 
+TEST_F(RequestFlowTest, WhatAStreamWaitsForItsPagesMeasuresTheLink) {
+  auto flow = Start();
+  auto& decode = client_.decodes[0];
+  client_.prefills[0].events->OnFirstToken(Token(100), FinishReason::kNone);
+  world_.RunFor(absl::Seconds(2));
+  decode.events->OnStarted(0, 10'000'000, "test");
+  const std::vector<MoveRate> rates = directory_.MoveRates();
+  ASSERT_EQ(rates.size(), 1u);
+  EXPECT_EQ(rates[0].pair, WorkerPair(client_.prefills[0].worker, decode.worker));
+  EXPECT_DOUBLE_EQ(rates[0].bytes_per_s, 5e6);
+}
+
 TEST_F(RequestFlowTest, AStreamThatEndsWithItsFirstTokenCancelsTheRest) {
   auto flow = Start();
   client_.prefills[0].events->OnFirstToken(Token(2), FinishReason::kStop);
