@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "grpc/grpc_security_constants.h"
+#include "grpc/support/time.h"
 #include "rpc/error.h"
 #include "rpc/server_stream.h"
 #include "rpc/status_map.h"
@@ -30,10 +31,14 @@ identity::Credentials CredentialsOf(const grpc::CallbackServerContext& context) 
   return credentials;
 }
 
+// By gRPC's own clock, which no one sets: context.deadline() is wall time, and after a jump of that
+// the clocks of two libraries disagree for seconds.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock) {
-  const auto deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
-  return clock.Now() + (absl::FromChrono(deadline) - clock.WallNow());
+  const gpr_timespec deadline = context.raw_deadline();
+  if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0)
+    return absl::InfiniteFuture();
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  return clock.Now() + absl::Seconds(left.tv_sec) + absl::Nanoseconds(left.tv_nsec);
 }
 
 class StreamSink final : public rpc::GenerationSink {
