@@ -17,6 +17,25 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../
 import chat  # noqa: E402
 
 
+def read_everything(client, stop, disturb=None):
+    """Of a request with all that a sampler and a router can be asked for: {choice: [(token, log-probabilities, text, finish)]} of
+    every delta, and the usage. `disturb`: what is done after so many deltas."""
+    made = client.message("GenerateRequest", text="a stream with everything", max_tokens=1500, choices=3, logprobs=2,
+                          ignore_eos=True, stop=stop)
+    made.sampling.MergeFrom(client.message("SamplingOptions", temperature=0.9, top_p=0.95, seed=5, frequency_penalty=0.4,
+                                           presence_penalty=0.2, repetition_penalty=1.1))
+    seen, usage = {}, None
+    for count, item in enumerate(client.generate(made)):
+        if hasattr(item, "prompt_tokens"):
+            usage = item
+            continue
+        logprobs = [(p.token, p.logprob, [(t.token, t.logprob) for t in p.top]) for p in item.logprobs]
+        seen.setdefault(item.index, []).append((list(item.token_ids), logprobs, item.text, item.finish_reason))
+        if disturb and count in disturb:
+            disturb[count]()
+    return seen, usage
+
+
 class RecoveryTest(ServicesTest):
     def test_a_request_that_kills_its_worker_loses_two_and_innocents_survive(self):
         self.start(decodes=5)
@@ -99,42 +118,47 @@ class RecoveryTest(ServicesTest):
         self.assertEqual(done.finish[0], "length")
         self.assertLessEqual(len(done.tokens[0]), 100)
 
+    def expected_of_everything(self, client):
+        """Of an undisturbed run: a stop string that ends choice 1 in the middle, the deltas, the usage."""
+        free, _ = read_everything(client, [])
+        stop = ["".join(delta[2] for delta in free[1])[700:708]]
+        expected, usage = read_everything(client, stop)
+        self.assertLess(len(expected[1]), len(free[1]))
+        return stop, expected, usage
+
+    def test_a_stream_with_everything_outlives_its_decode_workers_byte_for_byte(self):
+        self.start(decodes=2)
+        self.enterContext(unittest.mock.patch.object(chat, "OPTIONS", chat.OPTIONS + NARROW))
+        client = chat.Client([self.router["grpc"]])
+        stop, expected, usage = self.expected_of_everything(client)
+
+        def kill_busiest():
+            victim = max(self.decodes, key=lambda worker: self.metric(worker, 'sluice_kv_pages{state="active"}'))
+            os.kill(victim["pid"], signal.SIGKILL)
+            self.services.take_dead()
+            self.decodes.remove(victim)
+            self.decodes.append(self.services.start("sluice-decode", *self.common, f"service.name=decode-{len(self.killed) + 2}"))
+            self.killed.append(victim)
+        self.killed = []
+        # Choices go on at different places, are struck again, and some end before.
+        got, usage_after = read_everything(client, stop, {200: kill_busiest, 1500: kill_busiest})
+        client.close()
+        self.assertEqual(len(self.killed), 2)
+        self.assertEqual(got, expected)
+        self.assertEqual(client.resumes, 0)
+        self.assertEqual(usage_after.completion_tokens, usage.completion_tokens)
+        self.assertGreater(usage_after.recomputed_tokens, 0)
+
     def test_the_example_client_goes_on_at_another_router_byte_for_byte(self):
         self.start()
         urls = self.start_second_router()
-        def request(client):
-            made = client.message("GenerateRequest", text="a stream with everything", max_tokens=1500, choices=3, logprobs=2,
-                                  ignore_eos=True)
-            made.sampling.MergeFrom(client.message("SamplingOptions", temperature=0.9, top_p=0.95, seed=5, frequency_penalty=0.4,
-                                                   presence_penalty=0.2, repetition_penalty=1.1))
-            return made
-
-        def run(client, stop, kill_after=None):
-            """(token, log-probabilities, text, finish) of every delta of each choice."""
-            made = request(client)
-            made.stop.extend(stop)
-            seen, usage = {}, None
-            for count, item in enumerate(client.generate(made)):
-                if hasattr(item, "prompt_tokens"):
-                    usage = item
-                    continue
-                logprobs = [(p.token, p.logprob, [(t.token, t.logprob) for t in p.top]) for p in item.logprobs]
-                seen.setdefault(item.index, []).append((list(item.token_ids), logprobs, item.text, item.finish_reason))
-                if count == kill_after:
-                    os.kill(self.router["pid"], signal.SIGKILL)
-            return seen, usage
-
         undisturbed = chat.Client(urls[1:])
-        free, _ = run(undisturbed, [])
-        text = "".join(delta[2] for delta in free[1])
-        stop = [text[700:708]]  # ends choice 1 in the middle of the stream
-        expected, usage = run(undisturbed, stop)
-        self.assertLess(len(expected[1]), len(free[1]))
+        stop, expected, usage = self.expected_of_everything(undisturbed)
         undisturbed.close()
         # So that little of the stream is on its way when the router dies.
         self.enterContext(unittest.mock.patch.object(chat, "OPTIONS", chat.OPTIONS + NARROW))
         client = chat.Client(urls)
-        got, usage_after = run(client, stop, kill_after=300)
+        got, usage_after = read_everything(client, stop, {300: lambda: os.kill(self.router["pid"], signal.SIGKILL)})
         self.assertEqual(client.resumes, 1)
         self.assertEqual(got, expected)
         self.assertEqual(usage_after.completion_tokens, usage.completion_tokens)
