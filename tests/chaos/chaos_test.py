@@ -33,7 +33,7 @@ def main():
     import harness
     harness.ARGS = args
     import scenario
-    for scenarios in ("crashes", "stops", "link_faults", "resources", "lifecycles"):
+    for scenarios in ("crashes", "stops", "link_faults", "resources", "limits", "lifecycles", "soak"):
         importlib.import_module(scenarios)
     if args.list:
         for found in scenario.TABLE:

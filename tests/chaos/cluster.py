@@ -14,6 +14,9 @@ GRPC, METRICS, ADMIN, PAGES, HTTP = 7000, 7001, 7002, 7003, 7004
 KEY = "chaos-key"
 HEALED_S = 30  # of the contract: from the last fault to a cluster as at the beginning
 BUSY_PAGES = ("active", "quarantined")
+# Of the contract: what lived through a fault holds so much of the memory it held before, and no more descriptors; but for the
+# connections to the metrics and of clients that come and go.
+MEMORY_GROWTH, DESCRIPTORS_MORE = 1.05, 4
 
 
 class Service:
@@ -25,7 +28,7 @@ class Service:
                                                     ("http", HTTP))}
         self.process = None
         self.extra = []  # settings of a scenario
-        self.prefix = []  # a program that runs the service, such as prlimit
+        self.outside = []  # a program that starts the service, run outside of its host
         self.environment = {}
 
     def at(self, port):
@@ -53,11 +56,11 @@ class Service:
         ready = f"{self.cluster.folder}/{self.name}.ready"
         if os.path.exists(ready):
             os.unlink(ready)
-        arguments = [*self.prefix, os.path.join(harness.ARGS.bin, f"sluice-{self.role}")]
+        arguments = [os.path.join(harness.ARGS.bin, f"sluice-{self.role}")]
         for setting in [*self.settings(), *self.extra]:
             arguments += ["--set", setting]
         with open(f"{self.cluster.folder}/{self.name}.log", "a") as log:
-            self.process = subprocess.Popen(self.host.command(*arguments), stdout=log, stderr=log,
+            self.process = subprocess.Popen([*self.outside, *self.host.command(*arguments)], stdout=log, stderr=log,
                                             env={**os.environ, **self.environment})
         if wait:
             self.wait_started()
@@ -106,10 +109,12 @@ class Cluster:
     """Routers, a cache-manager, prefill and decode workers under mTLS. One `topology` of: "spread", a host for each service and
     pages over tls; "one-host", all on one and pages over shared memory."""
 
-    def __init__(self, folder, model, routers=1, prefill=1, decode=2, topology="spread", kv_pool_mib=256, threads=1, extra=()):
+    def __init__(self, folder, model, routers=1, prefill=1, decode=2, topology="spread", kv_pool_mib=256, threads=1, extra=(),
+                 before_start=None):
         self.folder, self.model, self.kv_pool_mib, self.threads = folder, model, kv_pool_mib, threads
         self.transport = "tls" if topology == "spread" else "ucx-shm"
         self.hosts, self.services = {}, []
+        self.usual = {}  # {pid: (resident bytes, descriptors)} of the warm cluster, before any fault
         self.one_host = None if topology == "spread" else self._host("node")
         self.manager = self._service("cache-manager", "cache-manager")
         self.prefills = [self._service("prefill", f"prefill-{i}") for i in range(prefill)]
@@ -118,6 +123,8 @@ class Cluster:
         self.workers = self.prefills + self.decodes
         for service in self.services:
             service.extra += [text for role, text in extra if role == service.role]
+            if before_start:
+                before_start(service)
 
     def _host(self, name):
         self.hosts[name] = Host(name, 10 + len(self.hosts))
@@ -187,10 +194,26 @@ class Cluster:
             evicted = sum(v for k, v in metrics.items() if k.startswith("sluice_kv_evictions_total") and 'cause="foreign"' in k)
             if evicted:
                 found[f"{service.name} foreign evictions"] = evicted
+            found.update(self._grown(service, metrics))
         return found
 
+    def _grown(self, service, metrics):
+        """What a process that was there before the faults holds now beyond that: {what: [before, now]}."""
+        if service.process.pid not in self.usual:
+            return {}
+        before, now, found = self.usual[service.process.pid], resources_of(metrics), {}
+        if now[0] > before[0] * MEMORY_GROWTH:
+            found[f"{service.name} resident bytes"] = [before[0], now[0]]
+        if now[1] > before[1] + DESCRIPTORS_MORE:
+            found[f"{service.name} descriptors"] = [before[1], now[1]]
+        return found
+
+    def remember_resources(self):
+        """From here on wait_healed holds memory and descriptors against those of now. For a warm cluster."""
+        self.usual = {s.process.pid: resources_of(s.metrics()) for s in self.services}
+
     def wait_healed(self, seconds=HEALED_S):
-        """The contract after healing: all workers in rotation, all pages back, gauges at zero."""
+        """The contract after healing: all workers in rotation, all pages back, gauges at zero, memory and descriptors as before."""
         self.wait_in_rotation(seconds)
         left = {}
 
@@ -203,10 +226,10 @@ class Cluster:
         except AssertionError:
             raise AssertionError(f"{seconds} s after healing: {json.dumps(left, indent=1)}") from None
 
-    def resources(self):
-        """{service: (resident bytes, open descriptors)}."""
-        return {s.name: (s.metrics()["sluice_process_resident_bytes"], s.metrics()["sluice_process_open_fds"])
-                for s in self.services}
+
+def resources_of(metrics):
+    """(resident bytes, open descriptors)."""
+    return metrics["sluice_process_resident_bytes"], metrics["sluice_process_open_fds"]
 
 
 def stop(service):

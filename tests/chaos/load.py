@@ -4,6 +4,7 @@ import os
 import random
 import sys
 import threading
+import time
 
 import grpc
 
@@ -38,15 +39,20 @@ class Clients:
             client.close()
 
 
-def reason_of(client, error):
-    """Name of the sluice.v1.ErrorReason that a failed call carries; None if it carries none."""
+def why(client, error):
+    """(name of the sluice.v1.ErrorReason that a failed call carries, after how many seconds to ask again); None for what it does
+    not carry."""
+    reason = retry_after_s = None
     for key, value in error.trailing_metadata() or ():
         if key != "grpc-status-details-bin":
             continue
         for detail in type(client.message("RpcStatus")).FromString(value).details:
             if detail.type_url.endswith("/google.rpc.ErrorInfo"):
-                return type(client.message("RpcErrorInfo")).FromString(detail.value).reason
-    return None
+                reason = type(client.message("RpcErrorInfo")).FromString(detail.value).reason
+            elif detail.type_url.endswith("/google.rpc.RetryInfo"):
+                delay = type(client.message("RpcRetryInfo")).FromString(detail.value).retry_delay
+                retry_after_s = delay.seconds + delay.nanos / 1e9
+    return reason, retry_after_s
 
 
 class Stream:
@@ -56,7 +62,7 @@ class Stream:
         self.history, self.clients, self.name, self.timeout = history, clients, name, timeout
         self.spec, self.salt, self.cancel_after, self.read_delay = spec, salt, cancel_after, read_delay
         self.first, self.finished, self.tokens = threading.Event(), threading.Event(), 0
-        self.call, self.succeeded = None, False
+        self.call, self.succeeded, self.ended_at = None, False, None
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -86,9 +92,11 @@ class Stream:
             self.succeeded = True
         except grpc.RpcError as error:
             kind = "cancelled" if error.code() == grpc.StatusCode.CANCELLED and self._cancelled() else "error"
-            self.history.add("end", request=self.name, kind=kind, finish=finish, code=error.code().name,
-                             reason=reason_of(self.clients.pool[0], error), details=error.details())
+            reason, retry_after_s = why(self.clients.pool[0], error)
+            self.history.add("end", request=self.name, kind=kind, finish=finish, code=error.code().name, reason=reason,
+                             retry_after_s=retry_after_s, details=error.details())
         finally:
+            self.ended_at = time.monotonic()
             self.first.set()
             self.finished.set()
 

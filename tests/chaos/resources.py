@@ -1,4 +1,4 @@
-"""Clients that read slowly, leave, or come in crowds; memory, descriptors, disks and clocks that run out or go wrong: R9-R16."""
+"""Clients that read slowly, leave, or come in crowds; descriptors and disks that run out: R9, R10, R14, R15."""
 import json
 import os
 import resource
@@ -36,11 +36,10 @@ def http_stream(service, spec, receive_bytes):
           "each ended <= 30 s after it stalled, the router's memory grows <= 256 KiB each; the others unaffected")
 def slow_readers(run):
     count = run.times(20, 200)
-    with run.cluster(decode=2) as cluster:
+    with run.cluster(decode=2, kv_pool_mib=256) as cluster:
         router = cluster.routers[0]
         clients, specs = run.clients(router), run.specs(4, 100, 1000)
         run.reference(clients, specs)
-        wait_all(run.wave(clients, specs, "warm"))
         before = router.metrics()["sluice_process_resident_bytes"]
         long = {**specs[0], "max_tokens": 8000}
         slow = [http_stream(router, long, 2048) for _ in range(count)]
@@ -112,34 +111,6 @@ def open_and_reset(service, times):
             pass
 
 
-@scenario("R13", "address space of a decode worker limited to 102 % of what it uses, under load; restarted if it dies",
-          "all streams finish, by the worker that has memory if need be")
-def memory_limit(run):
-    with run.cluster(decode=2) as cluster:
-        clients, specs = run.clients(cluster.routers[0]), run.streams()
-        run.reference(clients, specs)
-        died = 0
-        for i in range(run.times(1, 10)):
-            victim = cluster.decodes[i % 2]
-            used = virtual_bytes(victim)
-            resource.prlimit(victim.process.pid, resource.RLIMIT_AS, (int(used * 1.02), resource.RLIM_INFINITY))
-            run.fault("memory", service=victim.name)
-            wait_all(run.wave(clients, specs, f"round-{i}", salt=f"salt-{i}"))
-            died += not victim.running()
-            if victim.running():
-                resource.prlimit(victim.process.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            cluster.restart_dead()
-            cluster.wait_healed()
-        run.figures.update(limited=run.times(1, 10), died=died)
-        clients.close()
-    run.judge(finished_share=1.0)
-
-
-def virtual_bytes(service):
-    with open(f"/proc/{service.process.pid}/statm") as file:
-        return int(file.read().split()[0]) * os.sysconf("SC_PAGESIZE")
-
-
 @scenario("R14", "a router, then each worker with 8 descriptors to spare while 200 connections come; then they go",
           "nothing crashes; served again when descriptors are free", quick=True)
 def descriptors(run):
@@ -178,7 +149,7 @@ def full_disk(run):
     os.makedirs(disk, exist_ok=True)
     run_program("mount", "-t", "tmpfs", "-o", "size=8m", "none", disk)
     try:
-        with clusters.Cluster(disk, run.model, decode=2) as cluster:
+        with run.cluster(folder=disk, decode=2) as cluster:
             clients, specs = run.clients(cluster.routers[0]), run.streams()
             run.reference(clients, specs)
             ballast = os.open(os.path.join(disk, "ballast"), os.O_CREAT | os.O_WRONLY)

@@ -9,6 +9,7 @@ import history
 import load
 
 TABLE = []
+WARM_WAVES = 3  # until buffers and pools have the size that these streams need
 
 
 class Scenario:
@@ -40,8 +41,11 @@ class Run:
     def times(self, quick, full):
         return quick if self.quick else full
 
-    def cluster(self, **options):
-        return cluster.Cluster(tempfile.mkdtemp(dir=self.folder), self.model, **options)
+    def cluster(self, folder=None, **options):
+        # Few pages of the toy model, so that what an index of a full pool takes is taken before the faults.
+        options.setdefault("kv_pool_mib", 8 if self.toy else 256)
+        self.running = cluster.Cluster(folder or tempfile.mkdtemp(dir=self.folder), self.model, **options)
+        return self.running
 
     def clients(self, router, channels=1):
         return load.Clients(router.at("grpc"), cluster.KEY, channels)
@@ -63,7 +67,28 @@ class Run:
         return self.random.randrange(1, 600 if self.toy else 58)
 
     def reference(self, clients, specs):
+        """Every spec undisturbed. In a full run the cluster is then made warm: what it holds is what it must hold after the
+        faults."""
         load.record_reference(self.history, clients, specs)
+        if self.quick:
+            return
+        self._fill_pools(clients)
+        for i in range(WARM_WAVES):
+            # Two at a time, as in scenarios that send one before and one during a fault.
+            wait_all([s for half in "ab" for s in self.wave(clients, specs, f"warm-{i}-{half}", salt=f"warm-{i}-{half}")])
+        self.running.wait_healed()
+        self.running.remember_resources()
+
+    def _fill_pools(self, clients):
+        """Until every page of every worker has been used: what is cached takes memory for its index too."""
+        def full(worker):
+            return worker.sum("sluice_kv_pages", 'state="free"') < 0.05 * worker.sum("sluice_kv_pages")
+        sent = 0
+        while self.toy and sent < 400 and not all(full(worker) for worker in self.running.workers):
+            prompts = self.specs(8, 7000, 2, sampled=0)
+            for answer in [clients.generate(spec, f"fill-{sent + i}", 60) for i, spec in enumerate(prompts)]:
+                list(answer)
+            sent += len(prompts)
 
     def wave(self, clients, specs, name, timeout=120, salt=""):
         self.history.add("wave", name=name)
