@@ -1,9 +1,10 @@
 // Invariants of State, all under its mutex:
 //   refs[i] > 0                      -> the page is active (or quarantined)
 //   refs[i] == 0 and cached[i]       -> the page is cached
-//   refs[i] == 0 and not cached[i]   -> the page is in the free list exactly once, or on its way
-//   there (scrubbing counts as active) usage[t] counts the pages of tenant t that are not in the
-//   free list; tenants without any have no entry
+//   refs[i] == 0 and not cached[i]   -> the page is in the free list exactly once
+//   a page that is scrubbed on its way there counts as active
+//   usage[t] counts the pages of tenant t that are not in the free list; tenants without any have no
+//   entry
 // A generation of 0 in `generations` means free; a PageRef matches only while its generation is the
 // page's.
 #include "kv/page_pool.h"

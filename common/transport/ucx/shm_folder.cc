@@ -96,10 +96,8 @@ absl::StatusOr<std::unique_ptr<ShmFolder>> ShmFolder::Create(const std::string& 
 }
 
 ShmFolder::~ShmFolder() {
-  Remove();
+  RemoveSegments(path_);
   close(fd_);
 }
-
-void ShmFolder::Remove() { RemoveSegments(path_); }
 
 }  // namespace sluice::transport
