@@ -132,13 +132,8 @@ void WorkerImpl::Release(LeaseId lease) {
 
 CallId WorkerImpl::Prefill(PrefillCall call, std::unique_ptr<PrefillEvents> events) {
   const CallId id(++calls_made_);
-  const auto prompt_tokens = static_cast<uint32_t>(call.prompt.size());
-  absl::StatusOr<LeaseId> credit = credits_.Use(call.credit, prompt_tokens);
-  // Opened before the engine can offer anything: mail keeps its order.
-  if (credit.ok() && !call.grant.lease_id().empty()) {
-    move_mail_.Push(
-        [this, id, grant = call.grant, prompt_tokens] { OpenSource(id, grant, prompt_tokens); });
-  }
+  absl::StatusOr<LeaseId> credit =
+      credits_.Use(call.credit, static_cast<uint32_t>(call.prompt.size()));
   engine_mail_.Push([this, id, call = std::move(call), credit = std::move(credit),
                      events = EventsInMail<PrefillEvents>(std::move(events))]() mutable {
     if (!credit.ok()) return events.Take()->OnEnd(credit.status(), {}, 0);

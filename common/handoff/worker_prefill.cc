@@ -10,15 +10,13 @@ namespace sluice::handoff {
 // Move loop.
 void WorkerImpl::OpenSource(CallId id, const v1::Grant& grant, uint32_t prompt_tokens) {
   LeaseId lease;
-  absl::Status status = absl::InvalidArgumentError("grant: lease_id is not 16 random bytes");
-  if (ParseLease(grant.lease_id(), &lease)) {
-    if (source_calls_.contains(lease)) {
-      status = absl::AlreadyExistsError("another call serves this lease");
-    } else {
-      source_calls_[lease] = id;
-      status = source_->Open(grant, prompt_tokens);
-      if (!status.ok()) source_calls_.erase(lease);
-    }
+  const bool named = ParseLease(grant.lease_id(), &lease);
+  absl::Status status;
+  if (named && !source_calls_.try_emplace(lease, id).second) {
+    status = absl::AlreadyExistsError("another call serves this lease");
+  } else {
+    status = source_->Open(grant, prompt_tokens);  // counts what it refuses
+    if (named && !status.ok()) source_calls_.erase(lease);
   }
   if (status.ok()) return;
   engine_mail_.Push([this, id, status = Unshared(status)] { SourceEnded(id, status, 0); });
@@ -47,8 +45,11 @@ void WorkerImpl::StartPrefill(CallId id, PrefillCall call, LeaseId credit,
   state.events = std::move(events);
   state.credit = credit;
   state.prompt_tokens = static_cast<uint32_t>(call.prompt.size());
-  LeaseId lease;
-  if (ParseLease(call.grant.lease_id(), &lease)) state.lease = lease;
+  if (!call.grant.lease_id().empty()) {
+    LeaseId lease;  // stays 0 where the grant's is malformed, which the source refuses
+    ParseLease(call.grant.lease_id(), &lease);
+    state.lease = lease;
+  }
 
   engine::SequenceSpec spec;
   spec.id = SequenceId(id.value());
@@ -68,6 +69,13 @@ void WorkerImpl::StartPrefill(CallId id, PrefillCall call, LeaseId credit,
                                   absl::StrCat("all ", options_.calls_max, " calls are in use"))
                             : SLUICE_FAULT(deps_.faults, "worker.prefill_started");
   if (status.ok()) status = CheckMeant(call.context);
+  if (status.ok() && state.lease.has_value()) {
+    // Before the engine can offer anything, and not before the call is known here, which hears when
+    // the grant is refused: mail keeps its order.
+    move_mail_.Push([this, id, grant = std::move(call.grant), tokens = state.prompt_tokens] {
+      OpenSource(id, grant, tokens);
+    });
+  }
   if (status.ok()) status = engine_->Submit(std::move(spec));
   if (!status.ok()) return AbandonPrefill(state, status);
   state.in_engine = true;
