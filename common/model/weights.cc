@@ -44,8 +44,14 @@ int64_t MatrixGroup::bytes() const {
 // Plans all matrices, reserves one arena for them and packs. Lives for one Load.
 class WeightLoader {
  public:
-  WeightLoader(const ModelFiles& files, kernels::IsaPath path, bool naive_mla, LoadedWeights* out)
-      : files_(files), config_(files.config()), path_(path), naive_mla_(naive_mla), out_(out) {}
+  WeightLoader(const ModelFiles& files, kernels::IsaPath path, bool naive_mla,
+               BlockActivations blocks, LoadedWeights* out)
+      : files_(files),
+        config_(files.config()),
+        path_(path),
+        naive_mla_(naive_mla),
+        blocks_(blocks),
+        out_(out) {}
 
   absl::Status Load(device::ThreadPool& pool) {
     out_->layers_.resize(static_cast<size_t>(config_.layers));
@@ -168,10 +174,14 @@ class WeightLoader {
     return absl::OkStatus();
   }
 
+  kernels::PackedMatrix Describe(kernels::WeightFormat format, int64_t n, int64_t k) const {
+    return kernels::DescribePacked(path_, format, n, k, ActivationKindOf(blocks_, format));
+  }
+
   // `matrix` must stay where it is until Pack.
   absl::Status PlanMatrix(TensorId id, kernels::PackedMatrix* matrix) {
     SLUICE_ASSIGN_OR_RETURN(TensorView view, files_.Find(id));
-    *matrix = kernels::DescribePacked(path_, view.format, view.rows, view.columns);
+    *matrix = Describe(view.format, view.rows, view.columns);
     jobs_.push_back({matrix, {std::move(view)}});
     return absl::OkStatus();
   }
@@ -195,7 +205,7 @@ class WeightLoader {
       part.column = group->n;
       group->n += rows;
       group->k = sources[i][0].columns;
-      part.matrix = kernels::DescribePacked(path_, sources[i][0].format, rows, group->k);
+      part.matrix = Describe(sources[i][0].format, rows, group->k);
       jobs_.push_back({&part.matrix, std::move(sources[i])});
     }
     return absl::OkStatus();
@@ -253,17 +263,27 @@ class WeightLoader {
   const ModelConfig& config_;
   const kernels::IsaPath path_;
   const bool naive_mla_;
+  const BlockActivations blocks_;
   LoadedWeights* const out_;
   std::vector<PackJob> jobs_;
   std::vector<HeadJob> head_jobs_;
 };
 
+kernels::ActivationKind ActivationKindOf(BlockActivations blocks, kernels::WeightFormat format) {
+  const bool is_gguf =
+      format != kernels::WeightFormat::kInt4 && format != kernels::WeightFormat::kNvFp4;
+  const bool is_int8 =
+      blocks == BlockActivations::kInt8 || (blocks == BlockActivations::kAuto && is_gguf);
+  return is_int8 ? kernels::ActivationKind::kInt8 : kernels::ActivationKind::kInt16;
+}
+
 absl::StatusOr<std::unique_ptr<LoadedWeights>> LoadedWeights::Load(const ModelFiles& files,
                                                                    kernels::IsaPath path,
                                                                    device::ThreadPool& pool,
-                                                                   bool naive_mla) {
+                                                                   bool naive_mla,
+                                                                   BlockActivations blocks) {
   auto weights = std::unique_ptr<LoadedWeights>(new LoadedWeights);
-  SLUICE_RETURN_IF_ERROR(WeightLoader(files, path, naive_mla, weights.get()).Load(pool));
+  SLUICE_RETURN_IF_ERROR(WeightLoader(files, path, naive_mla, blocks, weights.get()).Load(pool));
   return weights;
 }
 

@@ -95,16 +95,24 @@ struct LayerWeights {
   std::variant<FeedForwardWeights, MoeWeights> ffn;
 };
 
+// How activations are rounded to meet weights of block formats on the fast paths; others read them
+// as they are.
+enum class BlockActivations : uint8_t {
+  kInt16,  // an error far below that of the weights
+  kInt8,   // twice as fast
+  kAuto,   // 8 bits beside the formats of GGUF, as in llama.cpp; 16 bits beside INT4 and NVFP4
+};
+kernels::ActivationKind ActivationKindOf(BlockActivations blocks, kernels::WeightFormat format);
+
 // Immutable; any thread may read it. Independent of the files it came from.
 class LoadedWeights {
  public:
   // Packs all weights for `path`, in parallel on `pool`. Takes about the tensors' bytes of memory.
   // RESOURCE_EXHAUSTED when memory is short. Cost: about 2 ns an element divided by the workers.
-  // `naive_mla`: with MlaWeights::key_rows.
-  static absl::StatusOr<std::unique_ptr<LoadedWeights>> Load(const ModelFiles& files,
-                                                             kernels::IsaPath path,
-                                                             device::ThreadPool& pool,
-                                                             bool naive_mla = false);
+  // `naive_mla`: with MlaWeights::key_rows. `blocks`: for matrices of block formats.
+  static absl::StatusOr<std::unique_ptr<LoadedWeights>> Load(
+      const ModelFiles& files, kernels::IsaPath path, device::ThreadPool& pool,
+      bool naive_mla = false, BlockActivations blocks = BlockActivations::kInt16);
 
   absl::Span<const LayerWeights> layers() const { return layers_; }
   absl::Span<const float> final_norm() const { return final_norm_; }

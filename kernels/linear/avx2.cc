@@ -21,28 +21,44 @@ inline float LargestLane(__m256 x) {
   return _mm_cvtss_f32(v);
 }
 
-inline int SumOfCodes(const int16_t* codes, int count) {
+template <typename Code>
+inline int SumOfCodes(const Code* codes, int count) {
   int sum = 0;
   for (int i = 0; i < count; ++i) sum += codes[i];
   return sum;
 }
 
+// Stores 32 codes, given as 8 of int32 each, in the order of the block.
+inline void StoreCodes(const __m256i* codes, int16_t* out) {
+  for (int i = 0; i < 4; i += 2) {
+    // The pack interleaves 128-bit lanes; the shuffles make the order of Int16Block.
+    const __m256i packed = _mm256_packs_epi32(codes[i], codes[i + 1]);
+    const __m256i words = _mm256_permute4x64_epi64(packed, 0xd8);
+    const __m256i ordered = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
+    std::memcpy(out + 8 * i, &ordered, sizeof(ordered));
+  }
+}
+inline void StoreCodes(const __m256i* codes, int8_t* out) {
+  const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]),
+                                            _mm256_packs_epi32(codes[2], codes[3]));
+  const __m256i ordered =
+      _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  std::memcpy(out, &ordered, sizeof(ordered));
+}
+
 // Codes, scale and sums of 32 values; the same bits as in avx512.cc.
-inline void QuantizeBlock(const float* x, Int16Block* out) {
+template <typename Block>
+inline void QuantizeBlock(const float* x, Block* out) {
+  constexpr float kLargestCode = Block::kLargestCode;
   __m256 v[4];
   for (int i = 0; i < 4; ++i) v[i] = _mm256_loadu_ps(x + 8 * i);
   const float amax = LargestLane(
       _mm256_max_ps(_mm256_max_ps(Abs(v[0]), Abs(v[1])), _mm256_max_ps(Abs(v[2]), Abs(v[3]))));
   const bool tiny = amax < kSmallestAmax;
   const __m256 inverse = _mm256_set1_ps(tiny ? 0.0f : kLargestCode / amax);
-  for (int i = 0; i < 4; i += 2) {
-    const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse)),
-                                              _mm256_cvtps_epi32(_mm256_mul_ps(v[i + 1], inverse)));
-    // The pack interleaves 128-bit lanes; the shuffles make the order of Int16Block.
-    const __m256i words = _mm256_permute4x64_epi64(packed, 0xd8);
-    const __m256i ordered = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
-    std::memcpy(out->codes + 8 * i, &ordered, sizeof(ordered));
-  }
+  __m256i codes[4];
+  for (int i = 0; i < 4; ++i) codes[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+  StoreCodes(codes, out->codes);
   const int first = SumOfCodes(out->codes, 16);
   const int sum = first + SumOfCodes(out->codes + 16, 16);
   out->scale = tiny ? 0.0f : amax / kLargestCode;
@@ -130,7 +146,8 @@ void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int6
 
 void Prepare(ActivationKind kind, const float* x, int64_t rows, int64_t k, int64_t x_stride,
              uint8_t* prepared) {
-  PrepareRows(kind, x, rows, k, x_stride, prepared, QuantizeBlock);
+  PrepareRows(kind, x, rows, k, x_stride, prepared,
+              [](const float* from, auto* block) { QuantizeBlock(from, block); });
 }
 
 void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int64_t panel_begin,

@@ -8,7 +8,6 @@
 namespace sluice::kernels::avx2 {
 namespace {
 
-constexpr int kMaxTileRows = 4;
 constexpr int kWidth = 8;
 
 using Vec = __m256;
@@ -25,8 +24,6 @@ inline IntVec Times(int32_t x) {
   return _mm256_set1_epi32(x * factor);
 }
 
-inline IntVec EvenBytes(IntVec quad) { return _mm256_and_si256(quad, _mm256_set1_epi16(0xff)); }
-inline IntVec OddBytes(IntVec quad) { return _mm256_srli_epi16(quad, 8); }
 inline IntVec BroadcastTable(const uint8_t* table) {
   return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
 }
@@ -69,14 +66,97 @@ inline IntVec LoadQuad(const uint8_t* codes, int part, int half, int j) {
   }
 }
 
+template <typename Code>
+inline IntVec BroadcastCodes(const Code* x) {
+  int32_t word;
+  std::memcpy(&word, x, sizeof(word));
+  return _mm256_set1_epi32(word);
+}
+
 // The empty assembly keeps the order of additions: GCC would turn them into a tree whose leaves it
 // stores.
-inline void DotPair(IntVec& acc, IntVec weights, const int16_t* x) {
-  int32_t pair;
-  std::memcpy(&pair, x, sizeof(pair));
-  acc = _mm256_add_epi32(acc, _mm256_madd_epi16(weights, _mm256_set1_epi32(pair)));
-  asm("" : "+x"(acc));
-}
+inline void KeepOrder(IntVec& sum) { asm("" : "+x"(sum)); }
+
+template <int largest>
+struct Int16Dot {
+  using Block = Int16Block;
+  static constexpr int kMaxRows = 4;
+  static constexpr int kOffset = 0;
+  struct Quad {
+    IntVec even;
+    IntVec odd;
+  };
+  static Quad MakeQuad(IntVec quad) {
+    return {_mm256_and_si256(quad, _mm256_set1_epi16(0xff)), _mm256_srli_epi16(quad, 8)};
+  }
+  void Start(IntVec term) { sum = term; }
+  void Add(int /*quad*/, const Quad& weights, const int16_t* x) {
+    AddPair(weights.even, x);
+    AddPair(weights.odd, x + 2);
+  }
+  IntVec Total() const { return sum; }
+
+ private:
+  void AddPair(IntVec weights, const int16_t* x) {
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(weights, BroadcastCodes(x)));
+    KeepOrder(sum);
+  }
+  IntVec sum;
+};
+
+// Pairs of products are added in 16 bits, and as many quads of them as cannot overflow there.
+template <int largest>
+struct Int8Dot {
+  using Block = Int8Block;
+  static constexpr int kMaxRows = 4;
+  static constexpr int kOffset = 0;
+  static constexpr int kPairMax = 2 * 127 * largest;
+  static constexpr int kQuads = 8 * kPairMax < 32768 ? 8 : 4 * kPairMax < 32768 ? 4 : 2;
+  static_assert(kQuads * kPairMax < 32768);
+  using Quad = IntVec;
+  static Quad MakeQuad(IntVec quad) { return quad; }
+  void Start(IntVec term) { sum = term; }
+  void Add(int quad, IntVec weights, const int8_t* x) {
+    const IntVec pairs = _mm256_maddubs_epi16(weights, BroadcastCodes(x));
+    words = quad % kQuads == 0 ? pairs : _mm256_add_epi16(words, pairs);
+    KeepOrder(words);
+    if (quad % kQuads != kQuads - 1) return;
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
+  }
+  IntVec Total() const { return sum; }
+
+ private:
+  IntVec sum;
+  IntVec words;
+};
+
+// 8 bits: the product of the magnitude of code - 128 with x under its sign; a pair of them is at
+// most 2 * 128 * 127.
+template <>
+struct Int8Dot<255> {
+  using Block = Int8Block;
+  static constexpr int kMaxRows = 4;
+  static constexpr int kOffset = 128;
+  struct Quad {
+    IntVec magnitude;
+    IntVec value;
+  };
+  static Quad MakeQuad(IntVec quad) {
+    const IntVec value = _mm256_xor_si256(quad, _mm256_set1_epi8(-128));
+    return {_mm256_abs_epi8(value), value};
+  }
+  void Start(IntVec term) { sum = term; }
+  void Add(int /*quad*/, const Quad& weights, const int8_t* x) {
+    const IntVec signs = _mm256_sign_epi8(BroadcastCodes(x), weights.value);
+    const IntVec pairs = _mm256_maddubs_epi16(weights.magnitude, signs);
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    KeepOrder(sum);
+  }
+  IntVec Total() const { return sum; }
+
+ private:
+  IntVec sum;
+};
 
 inline Vec LoadHalves(const uint8_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

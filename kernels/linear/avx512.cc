@@ -10,25 +10,32 @@ namespace {
 
 constexpr int kMaxTileRows = 8;
 
-// Stores 16 codes in the order of Int16Block; returns their sum.
-inline int StoreCodes(__m512i codes, int16_t* out) {
+// Stores 16 codes in the order of Int16Block.
+inline void StoreCodes(__m512i codes, int16_t* out) {
   const __m256i words = _mm512_cvtsepi32_epi16(codes);
   const __m256i ordered = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), ordered);
-  return _mm512_reduce_add_epi32(codes);
+}
+inline void StoreCodes(__m512i codes, int8_t* out) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtsepi32_epi8(codes));
 }
 
 // Codes, scale and sums of 32 values.
-inline void QuantizeBlock(const float* x, Int16Block* out) {
+template <typename Block>
+inline void QuantizeBlock(const float* x, Block* out) {
+  constexpr float kLargestCode = Block::kLargestCode;
   const __m512 low = _mm512_loadu_ps(x);
   const __m512 high = _mm512_loadu_ps(x + 16);
   const float amax = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
   const bool tiny = amax < kSmallestAmax;
   const float scale = tiny ? 0.0f : amax / kLargestCode;
   const __m512 inverse = _mm512_set1_ps(tiny ? 0.0f : kLargestCode / amax);
-  const int first = StoreCodes(_mm512_cvtps_epi32(_mm512_mul_ps(low, inverse)), out->codes);
-  const int second = StoreCodes(_mm512_cvtps_epi32(_mm512_mul_ps(high, inverse)), out->codes + 16);
-  const int sum = first + second;
+  const __m512i low_codes = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
+  const __m512i high_codes = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
+  StoreCodes(low_codes, out->codes);
+  StoreCodes(high_codes, out->codes + 16);
+  const int first = _mm512_reduce_add_epi32(low_codes);
+  const int sum = first + _mm512_reduce_add_epi32(high_codes);
   out->scale = scale;
   out->scaled_sum = scale * static_cast<float>(sum);
   out->negated_sum = -sum;
@@ -173,7 +180,8 @@ void Run(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int6
 
 void Prepare(ActivationKind kind, const float* x, int64_t rows, int64_t k, int64_t x_stride,
              uint8_t* prepared) {
-  PrepareRows(kind, x, rows, k, x_stride, prepared, QuantizeBlock);
+  PrepareRows(kind, x, rows, k, x_stride, prepared,
+              [](const float* from, auto* block) { QuantizeBlock(from, block); });
 }
 
 void Forward(const PackedMatrix& matrix, const uint8_t* prepared, int64_t rows, int64_t panel_begin,

@@ -8,7 +8,6 @@
 namespace sluice::kernels::avx512 {
 namespace {
 
-constexpr int kMaxTileRows = 8;
 constexpr int kWidth = 16;
 
 using Vec = __m512;
@@ -32,8 +31,6 @@ inline IntVec Times(int32_t x) {
   }
 }
 
-inline IntVec EvenBytes(IntVec quad) { return _mm512_and_si512(quad, _mm512_set1_epi16(0xff)); }
-inline IntVec OddBytes(IntVec quad) { return _mm512_srli_epi16(quad, 8); }
 inline IntVec BroadcastTable(const uint8_t* table) {
   return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
 }
@@ -66,12 +63,54 @@ inline IntVec LoadQuad(const uint8_t* codes, int /*part: always 0*/, int half, i
 
 typedef int32_t UnalignedInt __attribute__((may_alias, aligned(1)));
 
-// Inline assembly: GCC 12 keeps the accumulators of _mm512_dpwssd_epi32 on the stack.
-inline void DotPair(IntVec& acc, IntVec weights, const int16_t* x) {
-  asm("vpdpwssd %[x]%{1to16%}, %[weights], %[acc]"
-      : [acc] "+v"(acc)
-      : [weights] "v"(weights), [x] "m"(*reinterpret_cast<const UnalignedInt*>(x)));
-}
+// Inline assembly: GCC 12 keeps the accumulators of _mm512_dpwssd_epi32 and _mm512_dpbusd_epi32 on
+// the stack.
+template <int largest>
+struct Int16Dot {
+  using Block = Int16Block;
+  static constexpr int kMaxRows = 8;
+  static constexpr int kOffset = 0;
+  struct Quad {
+    IntVec even;
+    IntVec odd;
+  };
+  static Quad MakeQuad(IntVec quad) {
+    return {_mm512_and_si512(quad, _mm512_set1_epi16(0xff)), _mm512_srli_epi16(quad, 8)};
+  }
+  void Start(IntVec term) { sum = term; }
+  void Add(int /*quad*/, const Quad& weights, const int16_t* x) {
+    AddPair(weights.even, x);
+    AddPair(weights.odd, x + 2);
+  }
+  IntVec Total() const { return sum; }
+
+ private:
+  void AddPair(IntVec weights, const int16_t* x) {
+    asm("vpdpwssd %[x]%{1to16%}, %[weights], %[sum]"
+        : [sum] "+v"(sum)
+        : [weights] "v"(weights), [x] "m"(*reinterpret_cast<const UnalignedInt*>(x)));
+  }
+  IntVec sum;
+};
+
+template <int largest>
+struct Int8Dot {
+  using Block = Int8Block;
+  static constexpr int kMaxRows = 12;
+  static constexpr int kOffset = 0;
+  using Quad = IntVec;
+  static Quad MakeQuad(IntVec quad) { return quad; }
+  void Start(IntVec term) { sum = term; }
+  void Add(int /*quad*/, IntVec weights, const int8_t* x) {
+    asm("vpdpbusd %[x]%{1to16%}, %[weights], %[sum]"
+        : [sum] "+v"(sum)
+        : [weights] "v"(weights), [x] "m"(*reinterpret_cast<const UnalignedInt*>(x)));
+  }
+  IntVec Total() const { return sum; }
+
+ private:
+  IntVec sum;
+};
 
 inline Vec LoadHalves(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

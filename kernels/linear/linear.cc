@@ -6,7 +6,7 @@
 namespace sluice::kernels {
 namespace {
 
-ActivationKind KindOf(IsaPath path, WeightFormat format) {
+ActivationKind KindOf(IsaPath path, WeightFormat format, ActivationKind blocks) {
   if (path == IsaPath::kReference) return ActivationKind::kFloat32;
   switch (format) {
     case WeightFormat::kF32:
@@ -17,7 +17,7 @@ ActivationKind KindOf(IsaPath path, WeightFormat format) {
     case WeightFormat::kBf16Palette:
       return ActivationKind::kFloat32;
     default:
-      return ActivationKind::kInt16;
+      return blocks;
   }
 }
 
@@ -43,14 +43,16 @@ int64_t PanelBytes(IsaPath path, WeightFormat format, int64_t k) {
 
 }  // namespace
 
-PackedMatrix DescribePacked(IsaPath path, WeightFormat format, int64_t n, int64_t k) {
+PackedMatrix DescribePacked(IsaPath path, WeightFormat format, int64_t n, int64_t k,
+                            ActivationKind blocks) {
   SLUICE_CHECK(n > 0 && k > 0 && k % BlockElements(format) == 0)
       << "a packed " << WeightFormatName(format) << " matrix of " << n << " x " << k;
   SLUICE_CHECK(IsaPathAvailable(path)) << "this processor cannot run path " << IsaPathName(path);
+  SLUICE_CHECK(blocks != ActivationKind::kFloat32) << "block formats read integers";
   PackedMatrix matrix;
   matrix.path = path;
   matrix.format = format;
-  matrix.activations = KindOf(path, format);
+  matrix.activations = KindOf(path, format, blocks);
   matrix.n = n;
   matrix.k = k;
   matrix.panel_bytes = PanelBytes(path, format, k);
@@ -65,6 +67,9 @@ int64_t PreparedRowBytes(ActivationKind kind, int64_t k) {
       break;
     case ActivationKind::kInt16:
       bytes = (k + kBlock - 1) / kBlock * static_cast<int64_t>(sizeof(Int16Block));
+      break;
+    case ActivationKind::kInt8:
+      bytes = (k + kBlock - 1) / kBlock * static_cast<int64_t>(sizeof(Int8Block));
       break;
   }
   return (bytes + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;

@@ -26,7 +26,10 @@ enum class ActivationKind : uint8_t {
   kFloat32,  // as given
   kInt16,    // per 32 elements: codes rint(x * 32767 / amax), one float32 scale amax / 32767, sums
              // of codes
+  kInt8,     // the same with 127: twice the rate, 256 times the rounding error
 };
+constexpr ActivationKind kAllActivationKinds[] = {ActivationKind::kFloat32, ActivationKind::kInt16,
+                                                  ActivationKind::kInt8};
 
 // An immutable packed matrix [n, k]. A view: the owner of `data` keeps it alive.
 struct PackedMatrix {
@@ -42,9 +45,11 @@ struct PackedMatrix {
   int64_t bytes() const { return panels() * panel_bytes; }
 };
 
-// The shape, kind and size of the packed form, without data. Needs: n, k > 0, k a multiple of
-// BlockElements(format), path available.
-PackedMatrix DescribePacked(IsaPath path, WeightFormat format, int64_t n, int64_t k);
+// The shape, kind and size of the packed form, without data. `blocks`: how the fast paths read
+// activations beside block formats, kInt16 or kInt8; nothing else depends on it. Needs: n, k > 0, k
+// a multiple of BlockElements(format), path available.
+PackedMatrix DescribePacked(IsaPath path, WeightFormat format, int64_t n, int64_t k,
+                            ActivationKind blocks = ActivationKind::kInt16);
 
 // Writes panels [panel_begin, panel_end) of `matrix` (from DescribePacked) to `out`, which is
 // aligned to kPackedAlignment and holds matrix.bytes(). Threads may pack disjoint panels of one
@@ -56,7 +61,8 @@ void PackPanels(const PackedMatrix& matrix, absl::Span<const WeightRow> rows, in
 
 // DescribePacked and PackPanels of everything; returns the view with data = out.
 PackedMatrix Pack(IsaPath path, WeightFormat format, int64_t n, int64_t k,
-                  absl::Span<const WeightRow> rows, uint8_t* out);
+                  absl::Span<const WeightRow> rows, uint8_t* out,
+                  ActivationKind blocks = ActivationKind::kInt16);
 
 // Writes row `row` of W as float32 (k values), e.g. a token's embedding from the packed output
 // matrix.

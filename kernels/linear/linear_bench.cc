@@ -24,7 +24,8 @@ constexpr int64_t kHugePage = int64_t{2} << 20;
 // Copies of one packed matrix in huge pages.
 class Layers {
  public:
-  Layers(IsaPath path, WeightFormat format) : matrix_(DescribePacked(path, format, kN, kK)) {
+  Layers(IsaPath path, WeightFormat format, ActivationKind blocks)
+      : matrix_(DescribePacked(path, format, kN, kK, blocks)) {
     count_ = kWorkingSet / matrix_.bytes();
     const size_t size = static_cast<size_t>(kWorkingSet + kHugePage);
     mapping_ = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -54,11 +55,11 @@ class Layers {
   uint8_t* base_ = nullptr;
 };
 
-void BM_Forward(benchmark::State& state, IsaPath path, WeightFormat format) {
+void BM_Forward(benchmark::State& state, IsaPath path, WeightFormat format, ActivationKind blocks) {
   static std::unique_ptr<Layers> layers;  // shared by the threads of one run
-  if (state.thread_index() == 0) layers = std::make_unique<Layers>(path, format);
+  if (state.thread_index() == 0) layers = std::make_unique<Layers>(path, format, blocks);
   const int64_t rows = state.range(0);
-  const PackedMatrix shape = DescribePacked(path, format, kN, kK);
+  const PackedMatrix shape = DescribePacked(path, format, kN, kK, blocks);
   const std::vector<float> x = RandomFloats(rows * kK, 2);
   AlignedBytes prepared(rows * PreparedRowBytes(shape.activations, kK));
   PrepareActivations(shape, x.data(), rows, kK, prepared.data());
@@ -93,23 +94,32 @@ void Register() {
   for (IsaPath path : AvailableIsaPaths()) {
     const std::string prefix = std::string(IsaPathName(path)) + "/";
     for (WeightFormat format : kAllWeightFormats) {
-      const std::string name = prefix + std::string(WeightFormatName(format));
-      for (int threads : {1, 2}) {
-        benchmark::RegisterBenchmark(name.c_str(), BM_Forward, path, format)
-            ->Arg(1)
-            ->Arg(2)
-            ->Arg(4)
-            ->Arg(8)
-            ->Arg(16)
-            ->Arg(128)
-            ->Threads(threads);
+      for (ActivationKind blocks : {ActivationKind::kInt16, ActivationKind::kInt8}) {
+        const bool is_int8 =
+            DescribePacked(path, format, kN, kK, blocks).activations == ActivationKind::kInt8;
+        if (blocks == ActivationKind::kInt8 && !is_int8) continue;
+        const std::string name =
+            prefix + std::string(WeightFormatName(format)) + (is_int8 ? "/int8" : "");
+        for (int threads : {1, 2}) {
+          benchmark::RegisterBenchmark(name.c_str(), BM_Forward, path, format, blocks)
+              ->Arg(1)
+              ->Arg(2)
+              ->Arg(4)
+              ->Arg(8)
+              ->Arg(16)
+              ->Arg(128)
+              ->Threads(threads);
+        }
       }
     }
     if (path == IsaPath::kReference) continue;
-    benchmark::RegisterBenchmark((prefix + "prepare_int16").c_str(), BM_Prepare, path,
-                                 ActivationKind::kInt16)
-        ->Arg(1)
-        ->Arg(64);
+    for (ActivationKind kind : {ActivationKind::kInt16, ActivationKind::kInt8}) {
+      const bool is_int8 = kind == ActivationKind::kInt8;
+      benchmark::RegisterBenchmark((prefix + (is_int8 ? "prepare_int8" : "prepare_int16")).c_str(),
+                                   BM_Prepare, path, kind)
+          ->Arg(1)
+          ->Arg(64);
+    }
   }
 }
 

@@ -18,26 +18,42 @@ namespace {
 struct Case {
   IsaPath path;
   WeightFormat format;
+  ActivationKind blocks = ActivationKind::kInt16;
 };
+
+PackedMatrix Describe(Case c, int64_t n, int64_t k) {
+  return DescribePacked(c.path, c.format, n, k, c.blocks);
+}
+
+bool ReadsInt8(Case c) {
+  const int64_t k = BlockElements(c.format);
+  return Describe({c.path, c.format, ActivationKind::kInt8}, 16, k).activations ==
+         ActivationKind::kInt8;
+}
 
 std::vector<Case> AllCases() {
   std::vector<Case> cases;
   for (IsaPath path : AvailableIsaPaths()) {
-    for (WeightFormat format : kAllWeightFormats) cases.push_back({path, format});
+    for (WeightFormat format : kAllWeightFormats) {
+      cases.push_back({path, format});
+      const Case int8 = {path, format, ActivationKind::kInt8};
+      if (ReadsInt8(int8)) cases.push_back(int8);
+    }
   }
   return cases;
 }
 
 std::string CaseName(const testing::TestParamInfo<Case>& info) {
   return std::string(IsaPathName(info.param.path)) + "_" +
-         std::string(WeightFormatName(info.param.format));
+         std::string(WeightFormatName(info.param.format)) +
+         (info.param.blocks == ActivationKind::kInt8 ? "_int8" : "");
 }
 
 // A source matrix with its packed form.
 struct Packed {
   Packed(Case c, int64_t n, int64_t k, uint64_t seed)
-      : source(c.format, n, k, seed), data(DescribePacked(c.path, c.format, n, k).bytes()) {
-    matrix = Pack(c.path, c.format, n, k, source.rows(), data.data());
+      : source(c.format, n, k, seed), data(Describe(c, n, k).bytes()) {
+    matrix = Pack(c.path, c.format, n, k, source.rows(), data.data(), c.blocks);
   }
   TestMatrix source;
   AlignedBytes data;
@@ -55,12 +71,21 @@ std::vector<float> Multiply(const PackedMatrix& matrix, const float* x, int64_t 
   return y;
 }
 
+// Codes of a block of activations reach from minus this to this.
+double LargestCodeOf(const PackedMatrix& matrix) {
+  return double{matrix.activations == ActivationKind::kInt8 ? Int8Block::kLargestCode
+                                                            : Int16Block::kLargestCode};
+}
+
 // What the kernel reads as x, from the prepared row.
 std::vector<double> PreparedValues(const PackedMatrix& matrix, const uint8_t* prepared) {
   std::vector<double> values(static_cast<size_t>(matrix.k));
   for (size_t i = 0; i < values.size(); ++i) {
     if (matrix.activations == ActivationKind::kFloat32) {
       values[i] = reinterpret_cast<const float*>(prepared)[i];
+    } else if (matrix.activations == ActivationKind::kInt8) {
+      const Int8Block& block = reinterpret_cast<const Int8Block*>(prepared)[i / kBlock];
+      values[i] = double{block.scale} * block.codes[i % kBlock];
     } else {
       const Int16Block& block = reinterpret_cast<const Int16Block*>(prepared)[i / kBlock];
       constexpr size_t kOrder[4] = {0, 2, 1, 3};
@@ -235,9 +260,9 @@ TEST_P(LinearTest, StaysWithinTheRoundingOfTheReferencePath) {
         for (size_t b = i / 32 * 32; b < std::min(w.size(), i / 32 * 32 + 32); ++b) {
           amax = std::max(amax, std::abs(xr[b]));
         }
-        if (p.matrix.activations == ActivationKind::kInt16) {
-          // Half a code, and what float32 rounds of the product with 32767 / amax.
-          tolerance += amax / 65534 * 1.02 * std::abs(double{w[i]});
+        if (p.matrix.activations != ActivationKind::kFloat32) {
+          // Half a code, and what float32 rounds of the product with the inverse of the scale.
+          tolerance += amax / (2 * LargestCodeOf(p.matrix)) * 1.02 * std::abs(double{w[i]});
         }
       }
       const size_t at = static_cast<size_t>(r * (n + 3) + j);
@@ -248,7 +273,7 @@ TEST_P(LinearTest, StaysWithinTheRoundingOfTheReferencePath) {
 
 // What the kernel reads as x is x to half a code of its block, in the order of k.
 TEST_P(LinearTest, PreparedValuesAreCloseToTheGivenOnes) {
-  const PackedMatrix matrix = DescribePacked(GetParam().path, GetParam().format, 16, FitK(96));
+  const PackedMatrix matrix = Describe(GetParam(), 16, FitK(96));
   const std::vector<float> x = RandomFloats(matrix.k, 13);
   AlignedBytes prepared(PreparedRowBytes(matrix.activations, matrix.k));
   PrepareActivations(matrix, x.data(), 1, matrix.k, prepared.data());
@@ -258,8 +283,9 @@ TEST_P(LinearTest, PreparedValuesAreCloseToTheGivenOnes) {
     for (size_t b = i / 32 * 32; b < std::min(x.size(), i / 32 * 32 + 32); ++b) {
       amax = std::max(amax, std::abs(x[b]));
     }
-    const double tolerance =
-        matrix.activations == ActivationKind::kInt16 ? double{amax} / 65534 * 1.02 : 0.0;
+    const double tolerance = matrix.activations == ActivationKind::kFloat32
+                                 ? 0.0
+                                 : double{amax} / (2 * LargestCodeOf(matrix)) * 1.02;
     ASSERT_NEAR(actual[i], double{x[i]}, tolerance) << i;
   }
 }
@@ -292,8 +318,9 @@ TEST_P(LinearTest, ExtremeCodesDoNotOverflow) {
       }
     }
     const std::vector<WeightRow> rows(static_cast<size_t>(n), row);
-    AlignedBytes data(DescribePacked(GetParam().path, format, n, k).bytes());
-    const PackedMatrix matrix = Pack(GetParam().path, format, n, k, rows, data.data());
+    AlignedBytes data(Describe(GetParam(), n, k).bytes());
+    const PackedMatrix matrix =
+        Pack(GetParam().path, format, n, k, rows, data.data(), GetParam().blocks);
     std::vector<float> w(static_cast<size_t>(k));
     UnpackRow(matrix, 3, w.data());
     for (float sign : {1.0f, -1.0f}) {
@@ -319,14 +346,16 @@ TEST_P(LinearTest, ZeroAndTinyActivationsGiveZeroOrTinyOutputs) {
 TEST(LinearPaths, FastPathsHaveTheSameBits) {
   const std::vector<float> x = RandomFloats(5 * 768, 16);
   for (WeightFormat format : kAllWeightFormats) {
-    std::vector<float> first;
-    for (IsaPath path : AvailableIsaPaths()) {
-      if (path == IsaPath::kReference) continue;
-      const Packed p({path, format}, 50, 768, 15);
-      const std::vector<float> y = Multiply(p.matrix, x.data(), 5);
-      if (first.empty()) first = y;
-      EXPECT_EQ(std::memcmp(y.data(), first.data(), y.size() * sizeof(float)), 0)
-          << WeightFormatName(format) << " on " << IsaPathName(path);
+    for (ActivationKind blocks : {ActivationKind::kInt16, ActivationKind::kInt8}) {
+      std::vector<float> first;
+      for (IsaPath path : AvailableIsaPaths()) {
+        if (path == IsaPath::kReference) continue;
+        const Packed p({path, format, blocks}, 50, 768, 15);
+        const std::vector<float> y = Multiply(p.matrix, x.data(), 5);
+        if (first.empty()) first = y;
+        EXPECT_EQ(std::memcmp(y.data(), first.data(), y.size() * sizeof(float)), 0)
+            << WeightFormatName(format) << " on " << IsaPathName(path);
+      }
     }
   }
 }

@@ -291,9 +291,9 @@ void PackPanels(const PackedMatrix& matrix, Rows rows, int64_t panel_begin, int6
   }
 }
 
-PackedMatrix Pack(IsaPath path, WeightFormat format, int64_t n, int64_t k, Rows rows,
-                  uint8_t* out) {
-  PackedMatrix matrix = DescribePacked(path, format, n, k);
+PackedMatrix Pack(IsaPath path, WeightFormat format, int64_t n, int64_t k, Rows rows, uint8_t* out,
+                  ActivationKind blocks) {
+  PackedMatrix matrix = DescribePacked(path, format, n, k, blocks);
   PackPanels(matrix, rows, 0, matrix.panels(), out);
   matrix.data = out;
   return matrix;

@@ -28,9 +28,6 @@ namespace sluice::kernels {
 
 constexpr int64_t kBlock = 32;
 
-// Codes of activations reach from -kLargestCode to this.
-constexpr float kLargestCode = 32767.0f;
-
 // A block of activations whose largest magnitude is below this is quantised as zero:
 // kLargestCode / amax stays finite.
 constexpr float kSmallestAmax = 1e-30f;
@@ -38,6 +35,7 @@ constexpr float kSmallestAmax = 1e-30f;
 // 32 quantised activations. An element of x is scale * code. Within each 4 elements the order is
 // 0 2 1 3: the even and the odd bytes of a quad of weights, widened to 16 bits, meet a pair each.
 struct Int16Block {
+  static constexpr float kLargestCode = 32767.0f;  // codes reach from minus this to this
   int16_t codes[kBlock];
   float scale;
   float scaled_sum;           // scale * sum of the codes
@@ -45,6 +43,17 @@ struct Int16Block {
   int32_t negated_first_sum;  // minus the sum of codes 0..15
 };
 static_assert(sizeof(Int16Block) == 80);
+
+// The same with 8 bits, in the order of k: a quad of weights meets 4 codes.
+struct Int8Block {
+  static constexpr float kLargestCode = 127.0f;
+  int8_t codes[kBlock];
+  float scale;
+  float scaled_sum;
+  int32_t negated_sum;
+  int32_t negated_first_sum;
+};
+static_assert(sizeof(Int8Block) == 48);
 
 // What e4m3 codes lack when their bits are read as f16: kernels multiply by it.
 constexpr float kE4m3AsF16 = 256.0f;
@@ -179,26 +188,38 @@ struct Prefetcher {
   }
 };
 
-// Prepare of the vector paths. `quantize(x, block)` makes a block of the 32 values at `x`.
+// One row as blocks. `quantize(x, block)` makes a block of the 32 values at `x`.
+template <typename Block, typename Quantize>
+void PrepareBlocks(const float* x, int64_t k, uint8_t* prepared, Quantize quantize) {
+  Block* blocks = reinterpret_cast<Block*>(prepared);
+  const int64_t whole = k / kBlock;
+  for (int64_t b = 0; b < whole; ++b) quantize(x + b * kBlock, blocks + b);
+  if (k % kBlock == 0) return;
+  float tail[kBlock] = {};
+  std::memcpy(tail, x + whole * kBlock, static_cast<size_t>(k % kBlock) * sizeof(float));
+  quantize(tail, blocks + whole);
+}
+
+// Prepare of the vector paths.
 template <typename Quantize>
 void PrepareRows(ActivationKind kind, const float* x, int64_t rows, int64_t k, int64_t x_stride,
                  uint8_t* prepared, Quantize quantize) {
   const int64_t row_bytes = PreparedRowBytes(kind, k);
-  const int64_t whole = k / kBlock;
+  const size_t bytes = static_cast<size_t>(k) * sizeof(float);
   for (int64_t r = 0; r < rows; ++r, x += x_stride, prepared += row_bytes) {
-    if (kind == ActivationKind::kFloat32) {
-      const size_t bytes = static_cast<size_t>(k) * sizeof(float);
-      std::memcpy(prepared, x, bytes);
-      // Kernels read k in pairs.
-      std::memset(prepared + bytes, 0, static_cast<size_t>(row_bytes) - bytes);
-      continue;
+    switch (kind) {
+      case ActivationKind::kFloat32:
+        std::memcpy(prepared, x, bytes);
+        // Kernels read k in pairs.
+        std::memset(prepared + bytes, 0, static_cast<size_t>(row_bytes) - bytes);
+        break;
+      case ActivationKind::kInt16:
+        PrepareBlocks<Int16Block>(x, k, prepared, quantize);
+        break;
+      case ActivationKind::kInt8:
+        PrepareBlocks<Int8Block>(x, k, prepared, quantize);
+        break;
     }
-    Int16Block* blocks = reinterpret_cast<Int16Block*>(prepared);
-    for (int64_t b = 0; b < whole; ++b) quantize(x + b * kBlock, blocks + b);
-    if (k % kBlock == 0) continue;
-    float tail[kBlock] = {};
-    std::memcpy(tail, x + whole * kBlock, static_cast<size_t>(k % kBlock) * sizeof(float));
-    quantize(tail, blocks + whole);
   }
 }
 

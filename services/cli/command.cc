@@ -38,6 +38,11 @@ void AddModelOptions(CLI::App& command, services::LocalModelOptions* options) {
                   "strict, or fast: prompts of models with latent attention in fewer operations, "
                   "with bits that depend on how they are cut")
       ->capture_default_str();
+  command
+      .add_option("--activations", options->activations,
+                  "Rounding of activations beside quantised weights: int8, int16 (slower, closer "
+                  "to float), auto: int8 for GGUF formats")
+      ->capture_default_str();
   command.add_option("--threads", options->threads, "Compute threads; 0: every usable core")
       ->capture_default_str();
 }

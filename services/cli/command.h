@@ -45,7 +45,7 @@ void AddTenantsCommand(CLI::App& app, Command* run);        // tenants
 CLI::Option* AddModelOption(CLI::App& command, std::string* model, const std::string& description,
                             const std::string& flag = "--model");
 
-// --model, --kv, --kv-centre, --kernels, --exactness, --threads.
+// --model, --kv, --kv-centre, --kernels, --exactness, --activations, --threads.
 void AddModelOptions(CLI::App& command, services::LocalModelOptions* options);
 
 // "1,2,3" to ids. Errors: INVALID_ARGUMENT naming the part that is no number.

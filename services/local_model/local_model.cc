@@ -30,6 +30,14 @@ absl::StatusOr<model::KvCentre> LoadCentre(const LocalModelOptions& options,
   return model::KvCentre();
 }
 
+absl::StatusOr<model::BlockActivations> ParseActivations(absl::string_view name) {
+  if (name == "auto") return model::BlockActivations::kAuto;
+  if (name == "int8") return model::BlockActivations::kInt8;
+  if (name == "int16") return model::BlockActivations::kInt16;
+  return absl::InvalidArgumentError(
+      absl::StrCat("activations is '", name, "'; use auto, int8 or int16"));
+}
+
 }  // namespace
 
 absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options) {
@@ -44,6 +52,8 @@ absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("exactness is '", options.exactness, "'; use strict or fast"));
   }
+  SLUICE_ASSIGN_OR_RETURN(const model::BlockActivations activations,
+                          ParseActivations(options.activations));
   std::optional<kernels::KvFormat> format;
   if (options.kv_format != "auto") {
     SLUICE_ASSIGN_OR_RETURN(format, kv::ParseKvFormat(options.kv_format));
@@ -65,6 +75,7 @@ absl::StatusOr<LocalModel> LoadLocalModel(const LocalModelOptions& options) {
   runner.kv_format = format;
   runner.page_tokens = options.page_tokens;
   runner.torch_length = options.torch_length;
+  runner.activations = activations;
   if (options.exactness == "fast") runner.exactness = engine::Exactness::kFast;
   const kv::KvKind kind = files->config().mla ? kv::KvKind::kLatent : kv::KvKind::kHeads;
   if (kernels::IsCentred(format.value_or(kv::DefaultKvFormat(kind)))) {

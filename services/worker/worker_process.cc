@@ -127,6 +127,7 @@ absl::Status WorkerProcess::LoadModel() {
   options.kv_format = config_.engine().kv_format();
   options.kv_centre = config_.engine().kv_centre();
   options.exactness = config_.engine().exactness();
+  options.activations = config_.engine().activations();
   options.threads = config_.engine().threads();
   options.page_tokens = config_.engine().page_tokens();
   SLUICE_ASSIGN_OR_RETURN(model_, LoadLocalModel(options));

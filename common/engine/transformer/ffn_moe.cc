@@ -176,7 +176,7 @@ void FfnMoe::GatherInputs() {
   ForEachEntry([&](const Active& active, int64_t entry) {
     if (active.input != &gathered_) return;
     const ActivationKinds kinds = InputOf(*active.expert);
-    for (const auto kind : {kernels::ActivationKind::kFloat32, kernels::ActivationKind::kInt16}) {
+    for (const kernels::ActivationKind kind : kernels::kAllActivationKinds) {
       if (!kinds.Has(kind)) continue;
       std::memcpy(gathered_.Row(kind, hidden, entry),
                   context_.input.Row(kind, hidden, entries_[static_cast<size_t>(entry)].row),

@@ -110,8 +110,8 @@ absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(
   SLUICE_RETURN_IF_ERROR(CheckCentre(config, options.centre));
   SLUICE_ASSIGN_OR_RETURN(kv::PageLayout layout, kv::PageLayout::Make(LayoutOf(config, options)));
   const bool naive = IsNaive(config, options);
-  SLUICE_ASSIGN_OR_RETURN(auto weights,
-                          model::LoadedWeights::Load(files, options.path, pool, naive));
+  SLUICE_ASSIGN_OR_RETURN(auto weights, model::LoadedWeights::Load(files, options.path, pool, naive,
+                                                                   options.activations));
   auto runner = std::unique_ptr<TransformerRunner>(
       new TransformerRunner(config, options, std::move(weights), std::move(layout), pool));
   SLUICE_RETURN_IF_ERROR(runner->CheckScratch());

@@ -30,6 +30,7 @@ struct TransformerOptions {
   std::optional<kernels::KvFormat> kv_format = std::nullopt;
   uint32_t page_tokens = 0;  // 0: 32, with latent attention 64
   Exactness exactness = Exactness::kStrict;
+  model::BlockActivations activations = model::BlockActivations::kInt16;
   // What centred formats subtract; of the model's shape, or empty: then they subtract nothing.
   model::KvCentre centre = {};
   // Rows that memory is reserved for at start; larger batches make it grow.

@@ -7,9 +7,6 @@
 namespace sluice::engine {
 namespace {
 
-constexpr kernels::ActivationKind kAllKinds[ActivationKinds::kCount] = {
-    kernels::ActivationKind::kFloat32, kernels::ActivationKind::kInt16};
-
 size_t Padded(int64_t bytes) { return (static_cast<size_t>(bytes) + 63) / 64 * 64; }
 
 }  // namespace
@@ -45,8 +42,9 @@ absl::StatusOr<std::byte*> GrowingBuffer::Reserve(size_t bytes) {
 
 void PreparedRows::Declare(const ActivationKinds& kinds, int64_t k) {
   for (size_t i = 0; i < ActivationKinds::kCount; ++i) {
-    if (!kinds.Has(kAllKinds[i])) continue;
-    row_bytes_[i] = std::max(row_bytes_[i], kernels::PreparedRowBytes(kAllKinds[i], k));
+    if (!kinds.Has(kernels::kAllActivationKinds[i])) continue;
+    row_bytes_[i] =
+        std::max(row_bytes_[i], kernels::PreparedRowBytes(kernels::kAllActivationKinds[i], k));
   }
 }
 
@@ -58,7 +56,7 @@ void PreparedRows::AddTo(Workspace* workspace, int64_t per_row) {
 
 void PreparedRows::Prepare(kernels::IsaPath path, const ActivationKinds& kinds, const float* x,
                            int64_t k, int64_t i) const {
-  for (kernels::ActivationKind kind : kAllKinds) {
+  for (kernels::ActivationKind kind : kernels::kAllActivationKinds) {
     if (kinds.Has(kind)) kernels::PrepareActivations(path, kind, x, 1, k, k, Row(kind, k, i));
   }
 }

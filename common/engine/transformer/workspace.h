@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -56,7 +57,7 @@ class GrowingBuffer {
 // The activation kinds in which some matrices read their input.
 class ActivationKinds {
  public:
-  static constexpr size_t kCount = 2;
+  static constexpr size_t kCount = std::size(kernels::kAllActivationKinds);
   void Add(const kernels::PackedMatrix& matrix) {
     wanted_[static_cast<size_t>(matrix.activations)] = true;
   }

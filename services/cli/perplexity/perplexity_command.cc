@@ -25,9 +25,11 @@ struct PerplexityFlags {
   std::string against;
   std::string against_model;
   std::string against_kernels;
+  std::string against_activations;
 
   bool compared() const {
-    return !against.empty() || !against_model.empty() || !against_kernels.empty();
+    return !against.empty() || !against_model.empty() || !against_kernels.empty() ||
+           !against_activations.empty();
   }
   uint32_t window = 1024;
   uint32_t tokens_max = 0;
@@ -45,6 +47,7 @@ absl::StatusOr<std::unique_ptr<LocalSession>> OpenReference(const PerplexityFlag
   services::LocalModelOptions options = flags.model;
   if (!flags.against.empty()) options.kv_format = flags.against;
   if (!flags.against_kernels.empty()) options.kernels = flags.against_kernels;
+  if (!flags.against_activations.empty()) options.activations = flags.against_activations;
   if (!flags.against_model.empty()) {
     options.path = flags.against_model;
     if (options.kv_centre != "none") options.kv_centre.clear();
@@ -170,6 +173,8 @@ void AddPerplexityCommand(CLI::App& app, Command* run) {
   auto flags = std::make_shared<PerplexityFlags>();
   CLI::App* command =
       app.add_subcommand("perplexity", "How well a model predicts a text, in windows of its own");
+  // 8 bits would hide what a KV format costs.
+  flags->model.activations = "int16";
   AddModelOptions(*command, &flags->model);
   command->add_option("--file", flags->file, "Text file")->required();
   command->add_option("--against", flags->against, "KV format to compare with");
@@ -177,6 +182,8 @@ void AddPerplexityCommand(CLI::App& app, Command* run) {
                  "--against-model");
   command->add_option("--against-kernels", flags->against_kernels,
                       "Kernels to compare with: auto, reference, avx2 or avx512");
+  command->add_option("--against-activations", flags->against_activations,
+                      "Rounding of activations to compare with: auto, int8 or int16");
   command->add_option("--window", flags->window, "Tokens of a window")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
