@@ -59,6 +59,31 @@ TEST(ThreadPoolTest, WritesOfOneCallAreVisibleToTheNext) {
   }
 }
 
+// Parts carry the number of their job in 16 bits.
+TEST(ThreadPoolTest, JobNumbersMayWrap) {
+  auto pool = MakePool(2);
+  std::vector<int64_t> runs(2, 0);
+  constexpr int64_t kJobs = 70000;
+  for (int64_t job = 0; job < kJobs; ++job) {
+    pool->ParallelFor(2, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) ++runs[static_cast<size_t>(i)];
+    });
+  }
+  EXPECT_EQ(runs, (std::vector<int64_t>{kJobs, kJobs}));
+}
+
+// What is named to be fetched ahead is not touched otherwise: it may be gone.
+TEST(ThreadPoolTest, MemoryAheadMayBeGone) {
+  auto pool = MakePool(3);
+  std::atomic<int64_t> ran{0};
+  for (size_t bytes : {size_t{1}, size_t{64}, size_t{100}, size_t{3} << 20}) {
+    const absl::Span<const uint8_t> gone(reinterpret_cast<const uint8_t*>(4096), bytes);
+    pool->ParallelFor(
+        100, [&](int64_t begin, int64_t end, int) { ran.fetch_add(end - begin); }, 1, gone);
+  }
+  EXPECT_EQ(ran.load(), 400);
+}
+
 TEST(ThreadPoolTest, IdleWorkersStealFromABusyOne) {
   auto pool = MakePool(2);
   // Index 0, first of worker 0's part, ends only when all others are done: worker 1 must take the

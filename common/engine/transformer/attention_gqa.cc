@@ -161,7 +161,7 @@ void AttentionGqa::Attend(const kernels::KvLayerView& view) {
           }
         }
       },
-      kChunkNanoseconds / std::max<int64_t>(task_ns, 1) + 1);
+      kChunkNanoseconds / std::max<int64_t>(task_ns, 1) + 1, context_.ahead());
   for (const MergeTask& merge : tasks_.merges()) {
     kernels::AttentionMerge(context_.path, view, RunOf(merge.run), merge.row, merge.kv_head,
                             partials_ + merge.first_partial * partial_floats);

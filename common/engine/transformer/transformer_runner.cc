@@ -86,6 +86,15 @@ void TransformerRunner::MakeUnits() {
     if (!sparse && dense_ == nullptr) dense_ = std::make_unique<FfnDense>(context_, layers);
     ffn_.push_back(sparse ? moe_.get() : dense_.get());
   }
+  if (!config_.mla && moe_ == nullptr) {
+    for (const model::LayerWeights& layer : layers) {
+      const auto& attention = std::get<model::GqaWeights>(layer.attention);
+      const auto& ffn = std::get<model::FeedForwardWeights>(layer.ffn);
+      context_.order.insert(context_.order.end(),
+                            {&attention.qkv, &attention.o, &ffn.gate_up, &ffn.down});
+    }
+    context_.order.push_back(&weights_->output());
+  }
   context_.input.AddTo(&context_.workspace);
   context_.inner.AddTo(&context_.workspace);
 }
