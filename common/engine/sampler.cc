@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -27,18 +28,31 @@ float Guarded(float logit) {
   return std::min(logit, std::numeric_limits<float>::max());
 }
 
+// The largest logit; NaN is less than any. Lanes, so that it runs at the rate of the cache.
+float Largest(absl::Span<const float> row) {
+  typedef float Lanes __attribute__((vector_size(64)));
+  constexpr size_t kLanes = sizeof(Lanes) / sizeof(float);
+  Lanes lanes = kMinusInfinity - Lanes{};
+  size_t at = 0;
+  for (; at + kLanes <= row.size(); at += kLanes) {
+    Lanes next;
+    std::memcpy(&next, row.data() + at, sizeof(next));
+    lanes = next > lanes ? next : lanes;
+  }
+  float largest = kMinusInfinity;
+  for (size_t i = 0; i < kLanes; ++i) largest = lanes[i] > largest ? lanes[i] : largest;
+  for (; at < row.size(); ++at) largest = row[at] > largest ? row[at] : largest;
+  return largest;
+}
+
 // The largest finite logit, the lowest id on ties; -1 when there is none.
 TokenId ArgMax(absl::Span<const float> row) {
-  TokenId best = -1;
-  float best_logit = kMinusInfinity;
-  for (size_t i = 0; i < row.size(); ++i) {
-    const float logit = Guarded(row[i]);
-    if (logit > best_logit) {
-      best_logit = logit;
-      best = static_cast<TokenId>(i);
-    }
-  }
-  return best;
+  const float largest = Guarded(Largest(row));
+  if (largest == kMinusInfinity) return -1;
+  // Infinity counts as the largest finite value.
+  const auto found =
+      std::find_if(row.begin(), row.end(), [&](float logit) { return logit >= largest; });
+  return static_cast<TokenId>(found - row.begin());
 }
 
 double Gumbel(double uniform) { return -std::log(-std::log(uniform)); }
