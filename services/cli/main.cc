@@ -44,6 +44,7 @@ int Main(int argc, char** argv) {
   CLI::App* bench = app.add_subcommand("bench", "Measure an engine in this process, or a cluster");
   bench->require_subcommand(1);
   AddBenchEngineCommand(*bench, &run);
+  AddBenchKernelsCommand(*bench, &run);
   AddBenchServeCommand(*bench, &run);
   AddUpCommand(app, &run);
   AddDownCommand(app, &run);
