@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "engine/transformer/runner_test_support.h"
@@ -63,6 +64,22 @@ TEST_P(TransformerExactness, ChunkingChangesNoBit) {
     EXPECT_TRUE(SameBits(AllLogits(model, tokens, 33), AllLogits(model, tokens)))
         << kv::KvFormatName(format);
   }
+}
+
+// Of models with weights in blocks; others have no activations of 8 bits, and the same numerics.
+TEST_P(TransformerExactness, ChunkingChangesNoBitOfEightBitActivations) {
+  const std::string path = ModelPath(std::get<0>(GetParam()));
+  const std::vector<TokenId> tokens = Tokens(kLength, 4);
+  TransformerOptions options = {.path = std::get<1>(GetParam())};
+  LoadedModel int16 = testing::Load(path, options);
+  options.activations = model::BlockActivations::kInt8;
+  LoadedModel int8 = testing::Load(path, options);
+  const std::vector<float> whole = AllLogits(int8, tokens);
+  EXPECT_TRUE(SameBits(AllLogits(int8, tokens, 7), whole));
+  const bool blocks = absl::StrContains(path, "int4");
+  const bool differs = blocks && options.path != IsaPath::kReference;
+  EXPECT_EQ(SameBits(AllLogits(int16, tokens), whole), !differs);
+  EXPECT_EQ(int16.runner->info().numerics_id == int8.runner->info().numerics_id, !differs);
 }
 
 TEST_P(TransformerExactness, ThreadsChangeNoBit) {
