@@ -118,6 +118,9 @@ def router_killed(run):
     with run.cluster(routers=2) as cluster:
         clients, other, specs = run.clients(cluster.routers[0]), run.clients(cluster.routers[1]), run.streams()
         run.reference(clients, specs)
+        for i in range(3):
+            wait_all(run.wave(other, specs, f"warm-other-{i}", salt=f"other-{i}"))
+        cluster.remember_resources()  # the other router is warm too
         freed, answered = [], []
         for i in range(run.times(2, 20)):
             streams = run.wave(clients, specs, f"round-{i}", salt=f"salt-{i}")

@@ -164,7 +164,7 @@ def slow_rate(run):
 
 
 @scenario("R8 slow link", "what prefill sends limited to 10 Mbit/s, with a decode worker that can compute prompts itself and is busy",
-          "before: prompts are computed by prefill; once the link is known: where they are decoded, in less time than the move takes")
+          "once the link is known, prompts are computed where they are decoded, about as fast as over the sound link")
 def slow_link_is_avoided(run):
     # The toy's pages in their largest format: moves of a MiB and more are what links are known by.
     large = [(role, "engine.kv_format=f32") for role in ("prefill", "decode") if run.toy]
@@ -196,7 +196,9 @@ def slow_link_is_avoided(run):
     run.figures.update({f"{name}_{what}": [round(row[i], 2) for row in rows] for name, rows in (("sound", sound), ("slow", slow))
                         for i, what in ((0, "split"), (1, "seconds"))})
     assert still_busy, "nothing to be spared by computing prompts elsewhere; the streams must be longer"
-    assert all(split for split, _ in sound) and not any(split for split, _ in slow[1:]), run.figures
+    # The first slow move shows what the link is like.
+    assert not any(split for split, _ in slow[1:]), run.figures
+    assert max(seconds for _, seconds in slow[1:]) <= 3 * max(seconds for _, seconds in sound), run.figures
 
 
 @scenario("R8 reorder", "frames to and from prefill each delayed 50 +- 50 ms, so that they overtake each other, 1 % sent twice",
