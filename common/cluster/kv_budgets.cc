@@ -91,6 +91,9 @@ std::vector<KvBudgetUpdate> KvBudgets::Divide() {
     for (Place* place : places) {
       place->budget.limit_bytes = NextLimit(*place, claimants.at(place->budget.tenant));
       place->account->sent_limit_bytes[worker.version] = place->budget.limit_bytes;
+      // It has gone from there: should it come back, it is new again.
+      const bool capped = claimants.at(place->budget.tenant).quota.cap_bytes != kUnlimited;
+      if (place->wanted_bytes == 0 && !capped) continue;
       update.budgets.push_back(std::move(place->budget));
     }
     updates.push_back(std::move(update));
@@ -105,6 +108,14 @@ KvUsage KvBudgets::UsageOf(const TenantId& tenant) const {
     if (account != worker.accounts.end()) Add(sum, account->second.usage);
   }
   return sum;
+}
+
+absl::btree_map<TenantId, KvUsage> KvBudgets::Usage() const {
+  absl::btree_map<TenantId, KvUsage> sums;
+  for (const auto& [id, worker] : workers_) {
+    for (const auto& [tenant, account] : worker.accounts) Add(sums[tenant], account.usage);
+  }
+  return sums;
 }
 
 uint64_t KvBudgets::ChargedBytes(const TenantId& tenant) const {
@@ -165,6 +176,7 @@ void KvBudgets::DivideCapacity(Claimants& claimants) const {
   const std::vector<uint64_t> own_parts = DivideFairly(capacity, own);
   size_t i = 0;
   for (auto& [tenant, claimant] : claimants) {
+    claimant.entitled_bytes = own_parts[i];
     claimant.own_bytes = std::min(own_parts[i], claimant.wanted_bytes);
     claimant.fair_bytes = std::max(fair_parts[i], claimant.own_bytes);
     ++i;
@@ -190,8 +202,17 @@ void KvBudgets::SpreadShares(Claimant& claimant) {
     const uint64_t request = std::min(place.wanted_bytes, place.worker->request_bytes);
     place.budget.own_bytes = std::max(own[i], request);
     place.budget.fair_bytes = std::max(fair[i], place.budget.own_bytes);
-    place.floor_bytes = std::min(floor[i], place.budget.own_bytes);
+    place.budget.floor_bytes = std::min(floor[i], place.budget.own_bytes);
   }
+  std::vector<Claim> spare;
+  for (const Place& place : claimant.places) {
+    const uint64_t room =
+        place.worker->capacity_bytes - std::min(place.worker->capacity_bytes, place.wanted_bytes);
+    spare.push_back({std::max(1.0, static_cast<double>(place.worker->capacity_bytes)), 0, room});
+  }
+  const std::vector<uint64_t> parts =
+      DivideFairly(claimant.entitled_bytes - claimant.own_bytes, spare);
+  for (size_t i = 0; i < parts.size(); ++i) claimant.places[i].spare_bytes = parts[i];
 }
 
 // Cuts what the shares of all tenants give to one worker down to its capacity.
@@ -207,9 +228,32 @@ void KvBudgets::FitIntoWorker(uint64_t capacity_bytes, absl::Span<Place* const> 
     return parts;
   };
   std::vector<uint64_t> floors;
-  for (const Place* place : places) floors.push_back(place->floor_bytes);
-  const std::vector<uint64_t> own = fit(&KvBudget::own_bytes, floors);
+  std::vector<uint64_t> requests;  // at least one for everybody, where there is room for that
+  uint64_t requests_sum = 0;
+  for (const Place* place : places) {
+    const KvBudget& budget = place->budget;
+    floors.push_back(budget.floor_bytes);
+    requests.push_back(
+        std::max(budget.floor_bytes, std::min(budget.own_bytes, place->worker->request_bytes)));
+    requests_sum = AddSaturating(requests_sum, requests.back());
+  }
+  const std::vector<uint64_t> own =
+      fit(&KvBudget::own_bytes, requests_sum <= capacity_bytes ? requests : floors);
   fit(&KvBudget::fair_bytes, own);
+  uint64_t room = capacity_bytes;
+  std::vector<Claim> spare;
+  for (size_t i = 0; i < places.size(); ++i) {
+    room -= own[i];
+    const uint64_t bytes = places[i]->spare_bytes;
+    spare.push_back({std::max(1.0, static_cast<double>(bytes)), 0, bytes});
+  }
+  const std::vector<uint64_t> parts = DivideFairly(room, spare);
+  for (size_t i = 0; i < places.size(); ++i) {
+    KvBudget& budget = places[i]->budget;
+    budget.own_bytes += parts[i];
+    budget.fair_bytes = std::max(budget.fair_bytes, budget.own_bytes);
+    budget.floor_bytes = std::min(budget.floor_bytes, budget.own_bytes);
+  }
 }
 
 // Lowering a limit needs no room, raising it does. Wants beyond the cap are cut in proportion.

@@ -27,16 +27,19 @@ struct KvUsage {
   uint64_t held_bytes() const { return active_bytes + cached_bytes; }
 };
 
-// What a worker may keep for a tenant. own <= fair.
+// What a worker may keep for a tenant. floor <= own <= fair.
 struct KvBudget {
   TenantId tenant;
-  // Nobody takes these bytes from the tenant.
+  // Nobody takes these bytes from the tenant, but for what a tenant that is new to the worker
+  // needs.
   uint64_t own_bytes = 0;
   // Up to here the tenant may take from those who hold more than theirs: its own bytes and its part
   // of what nobody claims.
   uint64_t fair_bytes = 0;
   // Never more than this: the worker's part of the tenant's cap.
   uint64_t limit_bytes = 0;
+  // Of own_bytes, what is below the tenant's floor: nobody at all takes it.
+  uint64_t floor_bytes = 0;
 };
 
 // All budgets of one worker; replaces those it had.
@@ -54,9 +57,11 @@ struct KvBudgetUpdate {
 //
 // Where: a tenant's share goes first to where its bytes are, then to where it wants more, and to
 // each of these at least one large request, so that a floor smaller than that serves requests
-// wherever they land. A worker's parts never exceed its capacity; what is below a floor fits before
-// the rest. So what a tenant holds is its own wherever it is, as long as it holds no more than its
-// floor over the cluster.
+// wherever they land. What a tenant does not want of its own share is its own, too, on the workers
+// where it is, as far as others leave room: a burst need not wait for new budgets, and until it
+// comes the space is lent. The own parts on a worker never exceed its capacity; what is below a
+// floor fits before the rest. So what a tenant holds is its own wherever it is, as long as it holds
+// no more than its floor over the cluster.
 //
 // Caps: the sum over workers of what a tenant may hold (limits that were sent and not yet replaced
 // by an acknowledged lower one, or what is held if that is more) never grows beyond the cap. What
@@ -91,6 +96,8 @@ class KvBudgets {
 
   // A tenant's bytes over the cluster: held by all workers.
   KvUsage UsageOf(const TenantId& tenant) const;
+  // Of every tenant that has an account.
+  absl::btree_map<TenantId, KvUsage> Usage() const;
   // Charged against its cap; at least what is held.
   uint64_t ChargedBytes(const TenantId& tenant) const;
 
@@ -116,7 +123,7 @@ class KvBudgets {
     Worker* worker;
     Account* account;
     uint64_t wanted_bytes;
-    uint64_t floor_bytes;  // of own_bytes, what is below the tenant's floor
+    uint64_t spare_bytes;  // of its own share, not wanted yet
     KvBudget budget;
   };
   struct Claimant {
@@ -124,7 +131,8 @@ class KvBudgets {
     std::vector<Place> places;
     uint64_t wanted_bytes = 0;
     uint64_t charged_bytes = 0;
-    uint64_t own_bytes = 0;
+    uint64_t entitled_bytes = 0;  // its own share
+    uint64_t own_bytes = 0;       // what it wants of it
     uint64_t fair_bytes = 0;
   };
   using Claimants = absl::btree_map<TenantId, Claimant>;

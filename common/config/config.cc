@@ -128,6 +128,7 @@ constexpr FieldRule kRules[] = {
     {"CacheManagerConfig", "service"},
     {"CacheManagerConfig", "heartbeat_ms", "500", 50, 60000},
     {"CacheManagerConfig", "blocks_max", "10000000", 1000, 1000000000},
+    {"CacheManagerConfig", "tenants_file"},
 };
 
 std::string CheckText(const FieldRule& rule, const std::string& value) {

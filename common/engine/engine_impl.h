@@ -51,7 +51,7 @@ class EngineImpl final : public Engine {
   // `phantom_pages` count as available but cannot be had.
   SchedulerState StateForPlan(uint64_t phantom_pages) const;
   // Null, or the first sequence for which there are no pages after all.
-  const Sequence* AllocateFor(const std::vector<StepPlan::Run>& runs);
+  Sequence* AllocateFor(const std::vector<StepPlan::Run>& runs);
   void ApplyPreemptions(const std::vector<size_t>& indices);
   void ApplyAdmissions(const std::vector<size_t>& indices);
   bool Admit(Sequence& sequence);

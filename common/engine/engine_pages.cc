@@ -23,7 +23,12 @@ std::vector<BatchEntry> EngineImpl::Schedule() {
       ApplyPreemptions(plan.preempt);
     } else if (!plan.admit.empty()) {
       ApplyAdmissions(plan.admit);
-    } else if (const Sequence* starved = AllocateFor(plan.run)) {
+    } else if (Sequence* starved = AllocateFor(plan.run)) {
+      if (kv::IsBeyondLimit(starved->refused)) {
+        // No preemption of others gives its tenant room; elsewhere there may be some.
+        Finish(*starved, starved->refused);
+        continue;
+      }
       // Another loop took the pages meanwhile, or a cached page that counts as available is kept by
       // a block below it that is in use.
       const uint64_t available = PagesAvailable();
@@ -42,7 +47,7 @@ std::vector<BatchEntry> EngineImpl::Schedule() {
   }
 }
 
-const Sequence* EngineImpl::AllocateFor(const std::vector<StepPlan::Run>& runs) {
+Sequence* EngineImpl::AllocateFor(const std::vector<StepPlan::Run>& runs) {
   for (const StepPlan::Run& run : runs) {
     if (!AllocateMissing(*running_[run.sequence])) return running_[run.sequence];
   }
@@ -58,7 +63,11 @@ SchedulerState EngineImpl::StateForPlan(uint64_t phantom_pages) const {
   state.pages_available = available - std::min(available, phantom_pages);
   state.prefill_tokens_per_s = rates_.prefill_tokens_per_s();
   state.decode_step = rates_.decode_step();
-  for (const Sequence* sequence : running_) state.running.push_back(sequence->View());
+  const bool budgets = pool_.has_budgets();
+  for (const Sequence* sequence : running_) {
+    state.running.push_back(sequence->View());
+    state.running.back().borrowing = budgets && pool_.Borrows(sequence->spec().tenant);
+  }
   int lookups = 0;
   for (const Sequence* sequence : waiting_) {
     SequenceView view = sequence->View();
@@ -72,6 +81,8 @@ SchedulerState EngineImpl::StateForPlan(uint64_t phantom_pages) const {
       // those are counted as available too is seen at admission.
       view.pages_missing -= static_cast<uint32_t>(index_.Count(ReusableKeys(*sequence)));
     }
+    // It keeps nobody from pages that it cannot have.
+    if (!sequence->refused.ok()) view.overtaken = 0;
     state.waiting.push_back(view);
   }
   return state;
@@ -93,7 +104,12 @@ void EngineImpl::ApplyAdmissions(const std::vector<size_t>& indices) {
   std::vector<Sequence*> chosen;
   for (size_t index : indices) chosen.push_back(waiting_[index]);
   for (Sequence* sequence : chosen) {
-    if (!Admit(*sequence)) sequence->blocked = true;
+    if (Admit(*sequence)) continue;
+    sequence->blocked = true;
+    // Its router knows other workers. A stream waits here for its tenant's pages or for another
+    // division, unless it is beyond the limit.
+    const bool leaves = !sequence->started || kv::IsBeyondLimit(sequence->refused);
+    if (leaves && !sequence->refused.ok()) Finish(*sequence, sequence->refused);
   }
 }
 
@@ -158,10 +174,20 @@ bool EngineImpl::AllocateMissing(Sequence& sequence) {
   const uint32_t missing = sequence.PagesMissing();
   if (missing == 0) return true;
   // Asked first, because an allocation that fails may have evicted the cache for nothing.
-  if (missing > PagesAvailable()) return false;
+  const TenantId& tenant = sequence.spec().tenant;
+  sequence.refused = absl::OkStatus();
+  if (missing > PagesAvailable()) {
+    pool_.NoteRefused(tenant, missing);
+    return false;
+  }
+  sequence.refused = pool_.CheckRoom(tenant, missing, 0);
+  if (!sequence.refused.ok()) return false;
   absl::StatusOr<std::vector<kv::PageLease>> pages =
-      pool_.Allocate(missing, Id128{0, sequence.id().value()}, sequence.spec().tenant);
-  if (!pages.ok()) return false;
+      pool_.Allocate(missing, Id128{0, sequence.id().value()}, tenant);
+  if (!pages.ok()) {
+    if (kv::IsBeyondLimit(pages.status())) sequence.refused = pages.status();
+    return false;
+  }
   sequence.AddPages(*std::move(pages));
   return true;
 }
@@ -176,9 +202,13 @@ void EngineImpl::Publish(Sequence& sequence, bool with_output) {
   const auto end = std::min(full, static_cast<uint32_t>(sequence.keys.size()));
   if (sequence.published >= end) return;
   AdoptPublished(sequence, end);
+  const uint32_t public_blocks =
+      sequence.spec().domain->public_tokens() / model_.info().layout.page_tokens();
+  const TenantId everybody{std::string(kv::kPublicTenant)};
   for (uint32_t block = sequence.published; block < end; ++block) {
     const kv::BlockKey parent = block == 0 ? kv::BlockKey() : sequence.keys[block - 1];
-    index_.Insert(sequence.keys[block], parent, sequence.page(block), sequence.spec().tenant);
+    index_.Insert(sequence.keys[block], parent, sequence.page(block),
+                  block < public_blocks ? everybody : sequence.spec().tenant);
   }
   sequence.published = end;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
@@ -73,6 +74,7 @@ class Sequence {
   bool cancelled = false;
   bool readmitted = false;  // since its last preemption it has made no progress
   bool blocked = false;     // not to be admitted in this step
+  absl::Status refused;     // there are pages, but not for its tenant
   SequenceStats stats;
 
  private:

@@ -11,7 +11,7 @@ void Credits::DropExpired() {
   }
 }
 
-absl::StatusOr<LeaseId> Credits::AdmitLocked(uint32_t prompt_tokens) {
+absl::StatusOr<LeaseId> Credits::AdmitLocked(uint32_t prompt_tokens, const TenantId& tenant) {
   DropExpired();
   if (credits_.size() >= options_.credits_max) {
     return absl::ResourceExhaustedError(
@@ -20,28 +20,25 @@ absl::StatusOr<LeaseId> Credits::AdmitLocked(uint32_t prompt_tokens) {
   const uint64_t pages = pool_.layout().PagesFor(prompt_tokens);
   uint64_t promised = 0;
   for (const auto& [id, credit] : credits_) promised += credit.pages;
-  const kv::PageCounts counts = pool_.counts();
-  if (pages + promised > counts.free + counts.cached) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a prompt of ", prompt_tokens, " tokens needs ", pages, " pages; ", counts.free,
-        " are free, ", counts.cached, " cached, ", promised, " promised"));
-  }
+  const absl::Status room = pool_.CheckRoom(tenant, pages, promised);
+  if (!room.ok()) return room;
   const LeaseId credit(random_.NextId128());
   credits_[credit] = {clock_.Now() + options_.lease, pages};
   return credit;
 }
 
-absl::StatusOr<LeaseId> Credits::Admit(uint32_t prompt_tokens) {
+absl::StatusOr<LeaseId> Credits::Admit(uint32_t prompt_tokens, const TenantId& tenant) {
   MutexLock lock(mutex_);
-  return AdmitLocked(prompt_tokens);
+  return AdmitLocked(prompt_tokens, tenant);
 }
 
-absl::StatusOr<LeaseId> Credits::Use(LeaseId credit, uint32_t prompt_tokens) {
+absl::StatusOr<LeaseId> Credits::Use(LeaseId credit, uint32_t prompt_tokens,
+                                     const TenantId& tenant) {
   MutexLock lock(mutex_);
   DropExpired();
   auto found = credits_.find(credit);
   if (found == credits_.end() || found->second.expires == absl::InfiniteFuture()) {
-    absl::StatusOr<LeaseId> fresh = AdmitLocked(prompt_tokens);
+    absl::StatusOr<LeaseId> fresh = AdmitLocked(prompt_tokens, tenant);
     if (!fresh.ok()) return fresh.status();
     found = credits_.find(*fresh);
   }

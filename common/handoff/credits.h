@@ -23,16 +23,15 @@ class Credits {
     absl::Duration lease = absl::Seconds(2);
   };
   // `pool`, `clock` and `random` outlive the credits; `random` must be thread-safe.
-  Credits(const Options& options, const kv::PagePool& pool, const Clock& clock,
-          RandomSource& random)
+  Credits(const Options& options, kv::PagePool& pool, const Clock& clock, RandomSource& random)
       : options_(options), pool_(pool), clock_(clock), random_(random) {}
 
   // Errors: RESOURCE_EXHAUSTED when all credits are out, or the prompt does not fit what is free or
-  // cached and not promised.
-  absl::StatusOr<LeaseId> Admit(uint32_t prompt_tokens);
+  // cached, not promised and not kept from its tenant (kv::IsBeyondLimit for its limit).
+  absl::StatusOr<LeaseId> Admit(uint32_t prompt_tokens, const TenantId& tenant);
   // The call has begun: the credit stays out until Return. A credit that has expired is asked for
   // again.
-  absl::StatusOr<LeaseId> Use(LeaseId credit, uint32_t prompt_tokens);
+  absl::StatusOr<LeaseId> Use(LeaseId credit, uint32_t prompt_tokens, const TenantId& tenant);
   // The prompt's pages are allocated: they count as such, not as promised.
   void PagesTaken(LeaseId credit);
   // Idempotent.
@@ -44,10 +43,11 @@ class Credits {
     uint64_t pages = 0;  // promised
   };
   void DropExpired() SLUICE_REQUIRES(mutex_);
-  absl::StatusOr<LeaseId> AdmitLocked(uint32_t prompt_tokens) SLUICE_REQUIRES(mutex_);
+  absl::StatusOr<LeaseId> AdmitLocked(uint32_t prompt_tokens, const TenantId& tenant)
+      SLUICE_REQUIRES(mutex_);
 
   const Options options_;
-  const kv::PagePool& pool_;
+  kv::PagePool& pool_;
   const Clock& clock_;
   RandomSource& random_;
   Mutex mutex_;

@@ -133,7 +133,7 @@ void WorkerImpl::Release(LeaseId lease) {
 CallId WorkerImpl::Prefill(PrefillCall call, std::unique_ptr<PrefillEvents> events) {
   const CallId id(++calls_made_);
   absl::StatusOr<LeaseId> credit =
-      credits_.Use(call.credit, static_cast<uint32_t>(call.prompt.size()));
+      credits_.Use(call.credit, static_cast<uint32_t>(call.prompt.size()), call.context.tenant);
   engine_mail_.Push([this, id, call = std::move(call), credit = std::move(credit),
                      events = EventsInMail<PrefillEvents>(std::move(events))]() mutable {
     if (!credit.ok()) return events.Take()->OnEnd(credit.status(), {}, 0);

@@ -101,9 +101,9 @@ class Worker {
                                         const Dependencies& dependencies);
   virtual ~Worker() = default;
 
-  // A start credit: RESOURCE_EXHAUSTED when all are out or the prompt does not fit the free and
-  // cached pages.
-  virtual absl::StatusOr<LeaseId> Admit(uint32_t prompt_tokens) = 0;
+  // A start credit: RESOURCE_EXHAUSTED when all are out or the prompt does not fit the free pages
+  // and those that may be evicted for its tenant.
+  virtual absl::StatusOr<LeaseId> Admit(uint32_t prompt_tokens, const TenantId& tenant) = 0;
   virtual void ReturnCredit(LeaseId credit) = 0;
 
   // `done` runs on the move loop. Errors: RESOURCE_EXHAUSTED, FAILED_PRECONDITION for another

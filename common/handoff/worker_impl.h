@@ -64,8 +64,8 @@ class WorkerImpl final : public Worker, private engine::EngineEvents, private So
   WorkerImpl(const WorkerOptions& options, const Dependencies& dependencies);
   ~WorkerImpl() override;
 
-  absl::StatusOr<LeaseId> Admit(uint32_t prompt_tokens) override {
-    return credits_.Admit(prompt_tokens);
+  absl::StatusOr<LeaseId> Admit(uint32_t prompt_tokens, const TenantId& tenant) override {
+    return credits_.Admit(prompt_tokens, tenant);
   }
   void ReturnCredit(LeaseId credit) override { credits_.Return(credit); }
   void Reserve(ReserveCall call, absl::AnyInvocable<void(absl::StatusOr<v1::Grant>)> done) override;

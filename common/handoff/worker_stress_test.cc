@@ -92,10 +92,10 @@ enum class Trouble { kNone, kCancelAtOnce, kCancelAtFirstToken, kRelease };
 std::string RunOne(Site& p, Site& d, const Request& request,
                    const std::vector<request::TokenId>& expected, Trouble trouble) {
   absl::StatusOr<LeaseId> credit =
-      p.node->worker->Admit(static_cast<uint32_t>(request.prompt.size()));
+      p.node->worker->Admit(static_cast<uint32_t>(request.prompt.size()), TenantId("t"));
   while (!credit.ok()) {
     std::this_thread::yield();
-    credit = p.node->worker->Admit(static_cast<uint32_t>(request.prompt.size()));
+    credit = p.node->worker->Admit(static_cast<uint32_t>(request.prompt.size()), TenantId("t"));
   }
   std::promise<absl::StatusOr<v1::Grant>> reserved;
   d.node->worker->Reserve(ReserveFor(request, *p.node), [&](absl::StatusOr<v1::Grant> grant) {

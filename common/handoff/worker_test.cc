@@ -15,7 +15,8 @@ void ExpectNothingHeld(WorkerTest& test) {
   EXPECT_EQ(test.d().worker->load().engine.running + test.d().worker->load().engine.waiting, 0u);
   EXPECT_EQ(test.d().worker->counters().quarantined_now, 0u);
   for (WorkerNode* node : {&test.p(), &test.d()}) {
-    for (int i = 0; i < 8; ++i) EXPECT_TRUE(node->worker->Admit(1).ok()) << "a credit was lost";
+    for (int i = 0; i < 8; ++i)
+      EXPECT_TRUE(node->worker->Admit(1, TenantId("t")).ok()) << "a credit was lost";
   }
 }
 
@@ -184,22 +185,22 @@ TEST(Worker, CreditsAreCountedExpireAndComeBack) {
   options.worker.credits_max = 2;
   WorkerTest test(options);
   Worker& worker = *test.p().worker;
-  const absl::StatusOr<LeaseId> first = worker.Admit(10);
+  const absl::StatusOr<LeaseId> first = worker.Admit(10, TenantId("t"));
   ASSERT_TRUE(first.ok());
-  ASSERT_TRUE(worker.Admit(10).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(worker.Admit(10).status()));
+  ASSERT_TRUE(worker.Admit(10, TenantId("t")).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(worker.Admit(10, TenantId("t")).status()));
   worker.ReturnCredit(*first);
   worker.ReturnCredit(*first);
-  ASSERT_TRUE(worker.Admit(10).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(worker.Admit(10).status()));
+  ASSERT_TRUE(worker.Admit(10, TenantId("t")).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(worker.Admit(10, TenantId("t")).status()));
   test.world.RunFor(options.worker.credit_lease);
-  EXPECT_TRUE(absl::IsResourceExhausted(worker.Admit(32 * 65).status()))
+  EXPECT_TRUE(absl::IsResourceExhausted(worker.Admit(32 * 65, TenantId("t")).status()))
       << "the prompt does not fit the pool";
-  ASSERT_TRUE(worker.Admit(32 * 40).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(worker.Admit(32 * 40).status()))
+  ASSERT_TRUE(worker.Admit(32 * 40, TenantId("t")).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(worker.Admit(32 * 40, TenantId("t")).status()))
       << "pages are promised once";
   // A call that comes without a credit gets one if there is one, and an error if not.
-  ASSERT_TRUE(worker.Admit(10).ok());
+  ASSERT_TRUE(worker.Admit(10, TenantId("t")).ok());
   auto refused = std::make_shared<PrefillRecord>();
   worker.Prefill(PrefillFor(MakeRequest(2, 10, 5), LeaseId(), v1::Grant()),
                  std::make_unique<PrefillRecorder>(refused));
@@ -212,8 +213,8 @@ TEST(Worker, CreditsAreCountedExpireAndComeBack) {
   test.world.RunFor(absl::Seconds(1));
   EXPECT_TRUE(alone->status.ok()) << alone->status;
   EXPECT_TRUE(alone->first.has_value());
-  ASSERT_TRUE(worker.Admit(10).ok());
-  ASSERT_TRUE(worker.Admit(10).ok());
+  ASSERT_TRUE(worker.Admit(10, TenantId("t")).ok());
+  ASSERT_TRUE(worker.Admit(10, TenantId("t")).ok());
 }
 
 TEST(Worker, BadCallsEndWithTheirReason) {

@@ -252,7 +252,8 @@ class WorkerTest {
   };
   Flight Split(const Request& request) {
     Flight flight;
-    const LeaseId credit = *p().worker->Admit(static_cast<uint32_t>(request.prompt.size()));
+    const LeaseId credit =
+        *p().worker->Admit(static_cast<uint32_t>(request.prompt.size()), TenantId("t"));
     flight.grant = *Reserve(ReserveFor(request, p()));
     flight.prefill_call = p().worker->Prefill(PrefillFor(request, credit, flight.grant),
                                               std::make_unique<PrefillRecorder>(flight.prefill));

@@ -3,24 +3,38 @@
 //   refs[i] == 0 and cached[i]       -> the page is cached
 //   refs[i] == 0 and not cached[i]   -> the page is in the free list exactly once
 //   a page that is scrubbed on its way there counts as active
-//   usage[t] counts the pages of tenant t that are not in the free list; tenants without any have no
-//   entry
+// The ledger counts the pages of each tenant that are not in the free list.
 // A generation of 0 in `generations` means free; a PageRef matches only while its generation is the
 // page's.
 #include "kv/page_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <deque>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 
 namespace sluice::kv {
+namespace {
+
+constexpr char kBeyondLimitUrl[] = "sluice.kv.BeyondLimit";
+
+void SortByName(std::vector<TenantPages>& tenants) {
+  std::sort(tenants.begin(), tenants.end(),
+            [](const TenantPages& a, const TenantPages& b) { return a.tenant < b.tenant; });
+}
+
+}  // namespace
+
+bool IsBeyondLimit(const absl::Status& status) {
+  return status.GetPayload(kBeyondLimitUrl).has_value();
+}
 
 struct PagePool::State {
   struct Page {
@@ -30,16 +44,13 @@ struct PagePool::State {
     bool quarantined = false;
     TenantId tenant;
   };
-  struct Usage {
-    uint64_t pages = 0;
-    uint64_t cached_idle = 0;
-  };
+  State(uint64_t pages_total, uint64_t page_bytes) : ledger(pages_total, page_bytes) {}
 
   Mutex mutex;
   std::vector<Page> pages SLUICE_GUARDED_BY(mutex);
   std::deque<uint32_t> free SLUICE_GUARDED_BY(mutex);
   uint64_t last_generation SLUICE_GUARDED_BY(mutex) = 0;
-  absl::flat_hash_map<TenantId, Usage> usage SLUICE_GUARDED_BY(mutex);
+  TenantLedger ledger SLUICE_GUARDED_BY(mutex);
   uint64_t cached_idle SLUICE_GUARDED_BY(mutex) = 0;
   uint64_t quarantined SLUICE_GUARDED_BY(mutex) = 0;
   std::shared_ptr<Evictor> evictor SLUICE_GUARDED_BY(mutex);
@@ -51,17 +62,42 @@ struct PagePool::State {
     return page.generation == ref.generation.value() ? &page : nullptr;
   }
 
+  // What has to go before `tenant` gets `count` pages.
+  Need NeedOf(const TenantId& tenant, size_t count) const SLUICE_REQUIRES(mutex) {
+    const uint64_t beyond = ledger.BeyondLimit(tenant, count);
+    if (beyond > 0) return {tenant, count, beyond, true};
+    return {tenant, count, count > free.size() ? count - free.size() : 0, false};
+  }
+  uint64_t EvictableFor(const TenantId& tenant) const SLUICE_REQUIRES(mutex) {
+    return ledger.has_budgets() ? ledger.EvictableFor(tenant) : cached_idle;
+  }
+  // Asked first, because an eviction that does not suffice is for nothing.
+  bool MayMeet(const Need& need) const SLUICE_REQUIRES(mutex) {
+    return need.pages <= (need.from_taker ? ledger.CachedOf(need.taker) : EvictableFor(need.taker));
+  }
+  std::vector<PageRef> TakeFree(const TenantId& tenant, size_t count) SLUICE_REQUIRES(mutex) {
+    std::vector<PageRef> taken;
+    taken.reserve(count);
+    ledger.Take(tenant, count);
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t index = free.front();
+      free.pop_front();
+      Page& page = pages[index];
+      page.generation = ++last_generation;
+      page.refs = 1;
+      page.tenant = tenant;
+      taken.push_back({PageIndex(index), Generation(page.generation)});
+    }
+    return taken;
+  }
+
   void BecomeIdle(const Page& page) SLUICE_REQUIRES(mutex) {
     ++cached_idle;
-    ++usage[page.tenant].cached_idle;
+    ledger.BecomeCached(page.tenant);
   }
   void LeaveIdle(const Page& page) SLUICE_REQUIRES(mutex) {
     --cached_idle;
-    --usage[page.tenant].cached_idle;
-  }
-  void ForgetPage(const TenantId& tenant) SLUICE_REQUIRES(mutex) {
-    const auto found = usage.find(tenant);
-    if (--found->second.pages == 0) usage.erase(found);
+    ledger.LeaveCached(page.tenant);
   }
 };
 
@@ -119,7 +155,7 @@ PagePool::PagePool(absl::Span<uint8_t> memory, const PageLayout& layout, const O
       layout_(layout),
       options_(options),
       pages_total_(memory.size() / layout.page_bytes()),
-      state_(std::make_unique<State>()) {
+      state_(std::make_unique<State>(pages_total_, layout.page_bytes())) {
   MutexLock lock(state_->mutex);
   state_->pages.resize(pages_total_);
   for (uint32_t i = 0; i < pages_total_; ++i) {
@@ -130,37 +166,52 @@ PagePool::PagePool(absl::Span<uint8_t> memory, const PageLayout& layout, const O
 
 PagePool::~PagePool() = default;
 
+absl::Status PagePool::Refusal(const TenantId& tenant, uint64_t pages, bool beyond_limit) {
+  MutexLock lock(state_->mutex);
+  state_->ledger.Refuse(tenant, pages);
+  if (!beyond_limit) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("page pool: ", pages, " pages wanted; of ", pages_total_, ", ",
+                     state_->free.size(), " are free and ", state_->EvictableFor(tenant),
+                     " can be evicted for the tenant ", tenant.value()));
+  }
+  const uint64_t limit = state_->ledger.LimitOf(tenant);
+  absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
+      "the tenant ", tenant.value(), " wants ", pages, " pages more and may hold ", limit, " (",
+      limit * layout_.page_bytes(), " bytes) here: wait for its other requests, ask for fewer ",
+      "tokens, or raise its kv cap"));
+  status.SetPayload(kBeyondLimitUrl, absl::Cord());
+  return status;
+}
+
+absl::Status PagePool::CheckRoom(const TenantId& tenant, uint64_t pages, uint64_t promised) {
+  bool beyond_limit = false;
+  {
+    MutexLock lock(state_->mutex);
+    const uint64_t active = state_->ledger.HeldOf(tenant) - state_->ledger.CachedOf(tenant);
+    beyond_limit = active + pages > state_->ledger.LimitOf(tenant);
+    if (!beyond_limit && pages + promised <= state_->free.size() + state_->EvictableFor(tenant))
+      return absl::OkStatus();
+  }
+  return Refusal(tenant, pages, beyond_limit);
+}
+
 absl::StatusOr<std::vector<PageLease>> PagePool::Allocate(size_t count, Id128 owner,
                                                           const TenantId& tenant) {
   std::vector<PageRef> taken;
   for (;;) {
-    size_t missing = 0;
-    size_t free_now = 0;
+    Need need{tenant, count};
     std::shared_ptr<Evictor> evictor;
     {
       MutexLock lock(state_->mutex);
-      free_now = state_->free.size();
-      if (free_now >= count) {
-        if (count > 0) state_->usage[tenant].pages += count;
-        for (size_t i = 0; i < count; ++i) {
-          const uint32_t index = state_->free.front();
-          state_->free.pop_front();
-          State::Page& page = state_->pages[index];
-          page.generation = ++state_->last_generation;
-          page.refs = 1;
-          page.tenant = tenant;
-          taken.push_back({PageIndex(index), Generation(page.generation)});
-        }
+      need = state_->NeedOf(tenant, count);
+      if (need.pages == 0) {
+        taken = state_->TakeFree(tenant, count);
         break;
       }
-      missing = count - free_now;
-      evictor = state_->evictor;
+      if (state_->MayMeet(need)) evictor = state_->evictor;
     }
-    if (evictor == nullptr || (*evictor)(missing, tenant) == 0) {
-      return absl::ResourceExhaustedError(absl::StrCat("page pool: ", count, " pages wanted, ",
-                                                       free_now, " of ", pages_total_,
-                                                       " free and none to evict"));
-    }
+    if (evictor == nullptr || (*evictor)(need) == 0) return Refusal(tenant, count, need.from_taker);
   }
   // The pages are ours alone from here on: zeroing needs no lock.
   std::vector<PageLease> leases;
@@ -185,32 +236,54 @@ absl::StatusOr<PageLease> PagePool::Acquire(PageRef ref) {
   return PageLease(this, ref);
 }
 
-absl::Status PagePool::MarkCached(PageRef ref) {
+absl::Status PagePool::MarkCached(PageRef ref, const TenantId& tenant) {
   MutexLock lock(state_->mutex);
   State::Page* page = state_->Find(ref);
   if (page == nullptr || page->quarantined || page->refs == 0) {
     return absl::NotFoundError(absl::StrCat("page ", ref.index.value(), " of generation ",
                                             ref.generation.value(), " is held by nobody"));
   }
+  TenantLedger& ledger = state_->ledger;
+  const bool other = page->tenant != tenant;
+  if (!ledger.MayCache(tenant) || (other && ledger.BeyondLimit(tenant, 1) > 0)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the tenant ", tenant.value(), " may not cache more here"));
+  }
+  if (other) {
+    ledger.Recharge(page->tenant, tenant);
+    page->tenant = tenant;
+  }
   page->cached = true;
   return absl::OkStatus();
 }
 
-bool PagePool::UnmarkCached(PageRef ref) { return Unmark(ref, false); }
-bool PagePool::UnmarkCachedIfIdle(PageRef ref) { return Unmark(ref, true); }
-
-bool PagePool::Unmark(PageRef ref, bool only_if_idle) {
+void PagePool::UnmarkCached(PageRef ref) {
   {
     MutexLock lock(state_->mutex);
     State::Page* page = state_->Find(ref);
-    if (page == nullptr || !page->cached || (only_if_idle && page->refs > 0)) return false;
+    if (page == nullptr || !page->cached) return;
     page->cached = false;
-    if (page->refs > 0) return false;
+    if (page->refs > 0) return;
     state_->LeaveIdle(*page);
     page->refs = 1;  // ours while it is scrubbed
   }
   DropReference(ref);
-  return true;
+}
+
+PagePool::Evicted PagePool::Evict(PageRef ref, const TenantId& taker, EvictionCause* cause) {
+  {
+    MutexLock lock(state_->mutex);
+    State::Page* page = state_->Find(ref);
+    if (page == nullptr || !page->cached || page->refs > 0) return Evicted::kInUse;
+    *cause = state_->ledger.CauseOf(page->tenant, taker);
+    if (*cause == EvictionCause::kForeign && state_->ledger.has_budgets())
+      return Evicted::kProtected;
+    page->cached = false;
+    state_->LeaveIdle(*page);
+    page->refs = 1;  // ours while it is scrubbed
+  }
+  DropReference(ref);
+  return Evicted::kDone;
 }
 
 void PagePool::SetEvictor(Evictor evictor) {
@@ -274,7 +347,7 @@ void PagePool::DropReference(PageRef ref) {
   State::Page& page = state_->pages[ref.index.value()];
   page.generation = 0;
   page.refs = 0;
-  state_->ForgetPage(page.tenant);
+  state_->ledger.Free(page.tenant);
   page.tenant = TenantId();
   state_->free.push_back(ref.index.value());
 }
@@ -315,21 +388,60 @@ PageCounts PagePool::counts() const {
 }
 
 std::vector<TenantPages> PagePool::tenants() const {
-  MutexLock lock(state_->mutex);
   std::vector<TenantPages> tenants;
-  tenants.reserve(state_->usage.size());
-  for (const auto& [tenant, usage] : state_->usage) {
-    tenants.push_back({tenant, usage.pages - usage.cached_idle, usage.cached_idle});
+  {
+    MutexLock lock(state_->mutex);
+    tenants = state_->ledger.tenants();
   }
+  SortByName(tenants);
   return tenants;
 }
 
-bool PagePool::OverEqualShare(const TenantId& tenant, const TenantId& taker) const {
+std::vector<TenantPages> PagePool::TakeTenants() {
+  std::vector<TenantPages> tenants;
+  {
+    MutexLock lock(state_->mutex);
+    tenants = state_->ledger.tenants();
+    state_->ledger.ForgetRefused();
+  }
+  SortByName(tenants);
+  return tenants;
+}
+
+void PagePool::NoteRefused(const TenantId& tenant, uint64_t pages) {
   MutexLock lock(state_->mutex);
-  const auto found = state_->usage.find(tenant);
-  if (found == state_->usage.end()) return false;
-  const size_t sharers = state_->usage.size() + (state_->usage.contains(taker) ? 0 : 1);
-  return found->second.pages * sharers > pages_total_;
+  state_->ledger.Refuse(tenant, pages);
+}
+
+void PagePool::SetBudgets(const TenantBudgets& budgets) {
+  MutexLock lock(state_->mutex);
+  state_->ledger.SetBudgets(budgets);
+}
+
+void PagePool::ExpireBudgets() {
+  MutexLock lock(state_->mutex);
+  state_->ledger.Expire();
+}
+
+bool PagePool::has_budgets() const {
+  MutexLock lock(state_->mutex);
+  return state_->ledger.has_budgets();
+}
+
+bool PagePool::Borrows(const TenantId& tenant) const {
+  MutexLock lock(state_->mutex);
+  return state_->ledger.Borrows(tenant);
+}
+
+std::optional<TenantLedger::Loser> PagePool::NextLoser(
+    const TenantId& taker, uint64_t pages, const absl::flat_hash_set<TenantId>& spent) const {
+  MutexLock lock(state_->mutex);
+  return state_->ledger.NextLoser(taker, pages, spent);
+}
+
+std::vector<std::pair<TenantId, uint64_t>> PagePool::AboveLimit() const {
+  MutexLock lock(state_->mutex);
+  return state_->ledger.AboveLimit();
 }
 
 }  // namespace sluice::kv

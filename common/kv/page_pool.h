@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -10,6 +12,7 @@
 #include "absl/types/span.h"
 #include "base/ids.h"
 #include "kv/page_layout.h"
+#include "kv/tenant_ledger.h"
 
 namespace sluice::kv {
 
@@ -58,12 +61,9 @@ struct PageCounts {
   uint64_t total() const { return free + active + cached + quarantined; }
 };
 
-// Pages of one tenant. Active ones include the quarantined.
-struct TenantPages {
-  TenantId tenant;
-  uint64_t active = 0;
-  uint64_t cached = 0;
-};
+// True for the refusal of a tenant that would exceed its limit; code RESOURCE_EXHAUSTED. Another
+// tenant may have found room.
+bool IsBeyondLimit(const absl::Status& status);
 
 // Thread-safe: engine and hand-off loops share one pool. No call does I/O or waits.
 // Invariants: generations grow over the whole pool and never repeat; the free list is FIFO, so a
@@ -78,9 +78,15 @@ class PagePool {
     // Zero a page as soon as it is freed, not only before it is handed out again.
     bool zero_freed = false;
   };
-  // Called without the lock when an allocation for `tenant` needs `pages` more than are free: gives
-  // up cached pages and returns how many.
-  using Evictor = absl::AnyInvocable<size_t(size_t pages, const TenantId& tenant)>;
+  // What must be evicted so that `taker` gets `wanted` pages.
+  struct Need {
+    TenantId taker;
+    size_t wanted = 0;
+    size_t pages = 0;  // to be evicted; with `from_taker`, of the taker itself
+    bool from_taker = false;
+  };
+  // Called without the lock: gives up cached pages and returns how many.
+  using Evictor = absl::AnyInvocable<size_t(const Need& need)>;
 
   // `memory` must hold `pages` pages of the layout, 64-byte aligned, and outlive the pool.
   static absl::StatusOr<std::unique_ptr<PagePool>> Create(absl::Span<uint8_t> memory,
@@ -88,8 +94,9 @@ class PagePool {
                                                           const Options& options);
   ~PagePool();
 
-  // `count` fresh pages whose headers carry a new generation and `owner`.
-  // Errors: RESOURCE_EXHAUSTED with the numbers; nothing is taken then.
+  // `count` fresh pages whose headers carry a new generation and `owner`, charged to `tenant` from
+  // now until they are free again. It never holds more than its limit.
+  // Errors: RESOURCE_EXHAUSTED with the numbers, IsBeyondLimit or not; nothing is taken then.
   absl::StatusOr<std::vector<PageLease>> Allocate(size_t count, Id128 owner,
                                                   const TenantId& tenant);
 
@@ -98,12 +105,15 @@ class PagePool {
   absl::StatusOr<PageLease> Acquire(PageRef ref);
 
   // Marks a page as known to the prefix index (it becomes cached when its last lease goes) or
-  // forgets it again. MarkCached fails with NOT_FOUND if the generation is not the page's any more.
-  absl::Status MarkCached(PageRef ref);
-  // UnmarkCached forgets the page whoever holds it; UnmarkCachedIfIdle only if nobody does. Both
-  // return true if the page went to the free list by this call.
-  bool UnmarkCached(PageRef ref);
-  bool UnmarkCachedIfIdle(PageRef ref);
+  // forgets it again; it is charged to `tenant` from now on. MarkCached fails with NOT_FOUND if the
+  // generation is not the page's any more, RESOURCE_EXHAUSTED if the tenant may not cache more.
+  absl::Status MarkCached(PageRef ref, const TenantId& tenant);
+  // Forgets the page whoever holds it.
+  void UnmarkCached(PageRef ref);
+  // Frees a page that only the prefix index knows, for `taker`, unless it is within another
+  // tenant's own part.
+  enum class Evicted { kDone, kInUse, kProtected };
+  Evicted Evict(PageRef ref, const TenantId& taker, EvictionCause* cause);
   void SetEvictor(Evictor evictor);
 
   // Pages whose owner gave up while a fetch into them may still run. They return to the free list
@@ -129,19 +139,39 @@ class PagePool {
   const PageLayout& layout() const { return layout_; }
   size_t size() const { return pages_total_; }
   PageCounts counts() const;
-  // Of every tenant that holds a page, in no order.
+  // Of every tenant that holds a page or was refused one, in order of names.
   std::vector<TenantPages> tenants() const;
-  // True if `tenant` holds more than its equal share: the pool's size divided among the tenants
-  // that hold pages and `taker`, who is about to.
-  bool OverEqualShare(const TenantId& tenant, const TenantId& taker) const;
+  // The same, and forgets refusals: for reports of what is wanted.
+  std::vector<TenantPages> TakeTenants();
+  // OK if `tenant` could allocate `pages` now beside `promised` ones, which it has not taken yet:
+  // so many are free, or cached and not protected from it, and within its limit. Else what Allocate
+  // would answer; it counts as refused.
+  absl::Status CheckRoom(const TenantId& tenant, uint64_t pages, uint64_t promised);
+
+  // Somebody found no room for `pages` and did not even ask.
+  void NoteRefused(const TenantId& tenant, uint64_t pages);
+
+  // Budgets of tenants; see TenantLedger. What a lowered limit or another's return asks for is
+  // evicted by whoever needs it next, or by PrefixIndex::TrimToLimits.
+  void SetBudgets(const TenantBudgets& budgets);
+  void ExpireBudgets();
+
+  bool has_budgets() const;
+  // Holds more than nobody may take from it.
+  bool Borrows(const TenantId& tenant) const;
+
+  // For the prefix index; see TenantLedger.
+  std::optional<TenantLedger::Loser> NextLoser(const TenantId& taker, uint64_t pages,
+                                               const absl::flat_hash_set<TenantId>& spent) const;
+  std::vector<std::pair<TenantId, uint64_t>> AboveLimit() const;
 
  private:
   friend class PageLease;
   struct State;
   PagePool(absl::Span<uint8_t> memory, const PageLayout& layout, const Options& options);
+  absl::Status Refusal(const TenantId& tenant, uint64_t pages, bool beyond_limit);
   void AddReference(PageRef ref);
   void DropReference(PageRef ref);
-  bool Unmark(PageRef ref, bool only_if_idle);
   void ReleaseQuarantined(const std::vector<PageRef>& refs);
   void Scrub(PageIndex index);
   void WriteHeader(PageIndex index, uint64_t generation, Id128 owner);

@@ -144,7 +144,8 @@ TEST_F(PagePoolTest, RefusesWithNumbersAndTakesNothing) {
   PagePool& pool = Make(2);
   const auto refused = pool.Allocate(3, {}, tenant_);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(refused.status().message(), "page pool: 3 pages wanted, 2 of 2 free and none to evict");
+  EXPECT_EQ(refused.status().message(),
+            "page pool: 3 pages wanted; of 2, 2 are free and 0 can be evicted for the tenant t");
   EXPECT_EQ(pool.counts().free, 2u);
 }
 
@@ -162,17 +163,19 @@ TEST_F(PagePoolTest, CachedPagesComeBackUntilTheyAreUnmarked) {
   PagePool& pool = Make(1);
   auto leases = pool.Allocate(1, {}, tenant_);
   const PageRef ref = (*leases)[0].ref();
-  ASSERT_TRUE(pool.MarkCached(ref).ok());
+  ASSERT_TRUE(pool.MarkCached(ref, tenant_).ok());
   leases->clear();
   EXPECT_EQ(pool.counts().cached, 1u);
   auto again = pool.Acquire(ref);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(pool.counts().active, 1u);
-  EXPECT_FALSE(pool.UnmarkCachedIfIdle(ref));
-  EXPECT_FALSE(pool.UnmarkCached(ref));  // in use: not freed by this call
+  EvictionCause cause;
+  EXPECT_EQ(pool.Evict(ref, tenant_, &cause), PagePool::Evicted::kInUse);
+  pool.UnmarkCached(ref);  // in use: not freed by this call
+  EXPECT_EQ(pool.counts().active, 1u);
   again->Reset();
   EXPECT_EQ(pool.counts().free, 1u);
-  EXPECT_FALSE(pool.MarkCached(ref).ok());
+  EXPECT_FALSE(pool.MarkCached(ref, tenant_).ok());
 }
 
 TEST_F(PagePoolTest, QuarantinedPagesAreNotHandedOut) {
@@ -202,7 +205,7 @@ TEST_F(PagePoolTest, NoPageShowsWhatAnotherTenantWrote) {
     auto of_a = *pool.Allocate(6, {}, TenantId("a"));
     for (const PageLease& page : of_a) write(page);
     EXPECT_TRUE(shows({memory_, 6 * layout_.page_bytes()}));
-    ASSERT_TRUE(pool.MarkCached(of_a[0].ref()).ok());
+    ASSERT_TRUE(pool.MarkCached(of_a[0].ref(), TenantId("a")).ok());
     const PageRef cached = of_a[0].ref();
     {
       std::vector<PageLease> given_up;
@@ -210,7 +213,10 @@ TEST_F(PagePoolTest, NoPageShowsWhatAnotherTenantWrote) {
       const auto quarantine = pool.QuarantinePages(std::move(given_up));
       of_a.clear();
     }
-    pool.SetEvictor([&](size_t, const TenantId&) { return pool.UnmarkCached(cached) ? 1 : 0; });
+    pool.SetEvictor([&](const PagePool::Need&) {
+      pool.UnmarkCached(cached);
+      return 1;
+    });
     const auto of_b = *pool.Allocate(6, {}, TenantId("b"));
     pool.SetEvictor(nullptr);
     for (const PageLease& page : of_b) EXPECT_FALSE(shows({page.data(), layout_.page_bytes()}));
@@ -233,7 +239,7 @@ TEST_F(PagePoolTest, FreedPagesAreZeroedAtOnceWhereThatIsWanted) {
 
 TEST_F(PagePoolTest, CountsThePagesOfEachTenant) {
   PagePool& pool = Make(8);
-  const TenantId a("a"), b("b"), c("c");
+  const TenantId a("a"), b("b");
   const auto usage = [&pool] {
     std::map<std::string, std::pair<uint64_t, uint64_t>> pages;
     for (const TenantPages& tenant : pool.tenants())
@@ -244,25 +250,19 @@ TEST_F(PagePoolTest, CountsThePagesOfEachTenant) {
   EXPECT_EQ(usage(), Usage());
   auto of_a = *pool.Allocate(3, {}, a);
   auto of_b = *pool.Allocate(2, {}, b);
-  ASSERT_TRUE(pool.MarkCached(of_a[0].ref()).ok());
+  ASSERT_TRUE(pool.MarkCached(of_a[0].ref(), TenantId("a")).ok());
   const PageRef cached = of_a[0].ref();
   of_a[0].Reset();
   EXPECT_EQ(usage(), (Usage{{"a", {2, 1}}, {"b", {2, 0}}}));
   PageLease again = *pool.Acquire(cached);
   EXPECT_EQ(usage(), (Usage{{"a", {3, 0}}, {"b", {2, 0}}}));
   again.Reset();
-  EXPECT_TRUE(pool.UnmarkCached(cached));
+  pool.UnmarkCached(cached);
   {
     const auto quarantine = pool.QuarantinePages(std::move(of_b));
     EXPECT_EQ(usage(), (Usage{{"a", {2, 0}}, {"b", {2, 0}}}));
   }
   EXPECT_EQ(usage(), (Usage{{"a", {2, 0}}}));
-  // Alone it may hold everything, with one who comes half, with two a third: 2 of 8 are never more.
-  EXPECT_FALSE(pool.OverEqualShare(a, b));
-  auto more = *pool.Allocate(3, {}, a);
-  EXPECT_FALSE(pool.OverEqualShare(a, a));
-  EXPECT_TRUE(pool.OverEqualShare(a, b));
-  EXPECT_FALSE(pool.OverEqualShare(c, a));
 }
 
 // Threads allocate, share, cache and drop at random; the sum of states is constant and nobody's

@@ -1,22 +1,26 @@
 #include "kv/prefix_index.h"
 
+#include <algorithm>
 #include <cstddef>
-#include <list>
-#include <unordered_map>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/hash/hash.h"
+#include "absl/container/flat_hash_set.h"
 #include "base/mutex.h"
 #include "kernels/page_tag/page_tag.h"
+#include "kv/eviction_order.h"
 
 namespace sluice::kv {
 namespace {
 
+constexpr size_t kTrimmedAtATime = 64;  // pages while the lock is held
+constexpr size_t kHeadroomPart = 64;    // of the pool
+
 class PrefixIndexImpl final : public PrefixIndex {
  public:
-  PrefixIndexImpl(PagePool& pool, const Options& options) : pool_(pool), options_(options) {
-    pool_.SetEvictor([this](size_t pages, const TenantId& taker) { return Evict(pages, taker); });
+  PrefixIndexImpl(PagePool& pool, const Options& options)
+      : pool_(pool), options_(options), order_(pool.size()) {
+    pool_.SetEvictor([this](const PagePool::Need& need) { return Evict(need); });
   }
   ~PrefixIndexImpl() override {
     pool_.SetEvictor(nullptr);
@@ -54,28 +58,40 @@ class PrefixIndexImpl final : public PrefixIndex {
     const auto parent_entry = entries_.find(parent);
     // Without its parent the block could never be found.
     if (!is_root && parent_entry == entries_.end()) return;
-    if (!pool_.MarkCached(page.ref()).ok()) return;
-    Entry entry{page.ref(), parent, tenant, digest, 0, {}};
-    if (is_root) {
-      entry.position = recency_.insert(recency_.end(), key);
-    } else {
-      // Just older than its parent, so that eviction meets leaves first.
-      entry.position = recency_.insert(parent_entry->second.position, key);
-      ++parent_entry->second.children;
+    if (!pool_.MarkCached(page.ref(), tenant).ok()) return;
+    Entry entry{page.ref(), parent, tenant, digest, 0, 0, false};
+    if (!is_root) {
+      entry.found_again = parent_entry->second.found_again;
+      if (++parent_entry->second.children == 1) Delist(parent, parent_entry->second);
     }
+    entry.usefulness = order_.UsefulnessNow(entry.found_again);
+    Enlist(key, entry);
     entries_.emplace(key, std::move(entry));
     Record({key, false, tenant});
   }
 
   void Clear() override {
     MutexLock lock(mutex_);
-    for (const BlockKey& key : recency_) {
+    std::vector<std::pair<uint64_t, BlockKey>> all;
+    for (const auto& [key, entry] : entries_) all.emplace_back(entry.usefulness, key);
+    std::sort(all.begin(), all.end());
+    for (const auto& [usefulness, key] : all) {
       const Entry& entry = entries_.at(key);
       pool_.UnmarkCached(entry.page);
       Record({key, true, entry.tenant});
     }
     entries_.clear();
-    recency_.clear();
+    order_.Clear();
+  }
+
+  void TrimToLimits() override {
+    for (const auto& [tenant, pages] : pool_.AboveLimit()) {
+      PagePool::Need need{tenant, 0, 0, true};
+      for (uint64_t left = pages; left > 0; left -= need.pages) {
+        need.pages = std::min<uint64_t>(left, kTrimmedAtATime);
+        if (Evict(need) < need.pages) break;
+      }
+    }
   }
 
   std::vector<BlockChange> TakeChanges(uint64_t* sequence) override {
@@ -109,7 +125,8 @@ class PrefixIndexImpl final : public PrefixIndex {
     TenantId tenant;
     uint64_t digest;  // 0: none was taken
     uint32_t children;
-    std::list<BlockKey>::iterator position;
+    uint64_t usefulness;
+    bool found_again;
   };
   struct Found {
     std::vector<PageLease> leases;
@@ -134,7 +151,6 @@ class PrefixIndexImpl final : public PrefixIndex {
   Found Acquire(absl::Span<const BlockKey> keys) {
     MutexLock lock(mutex_);
     Found found;
-    std::vector<Entry*> used;
     for (const BlockKey& key : keys) {
       const auto entry = entries_.find(key);
       if (entry == entries_.end()) break;
@@ -145,11 +161,13 @@ class PrefixIndexImpl final : public PrefixIndex {
           (options_.digests == DigestMode::kSampled && ++found_blocks_ % kDigestSampledEvery == 0);
       found.leases.push_back(*std::move(lease));
       found.digests.push_back(due ? entry->second.digest : 0);
-      used.push_back(&entry->second);
     }
-    // Children first: a parent ends up more recent than its children, so eviction meets leaves
-    // first.
-    for (auto it = used.rbegin(); it != used.rend(); ++it) Touch(**it);
+    // Children first: what more prompts may share is the more useful.
+    for (size_t i = found.leases.size(); i-- > 0;) {
+      Entry& entry = entries_.at(keys[i]);
+      entry.found_again = true;
+      Use(keys[i], entry, true);
+    }
     return found;
   }
 
@@ -176,12 +194,17 @@ class PrefixIndexImpl final : public PrefixIndex {
   void Forget(const BlockKey& key, PageRef page) SLUICE_REQUIRES(mutex_) {
     const auto damaged = entries_.find(key);
     if (damaged == entries_.end() || !(damaged->second.page == page)) return;
-    std::unordered_multimap<BlockKey, BlockKey, absl::Hash<BlockKey>> children;
-    for (const BlockKey& child : recency_) children.emplace(entries_.at(child).parent, child);
+    std::vector<std::pair<BlockKey, BlockKey>> by_parent;
+    for (const auto& [child, entry] : entries_) by_parent.emplace_back(entry.parent, child);
+    std::sort(by_parent.begin(), by_parent.end());
     std::vector<BlockKey> doomed = {key};
     for (size_t i = 0; i < doomed.size(); ++i) {
-      const auto [begin, end] = children.equal_range(doomed[i]);
-      for (auto it = begin; it != end; ++it) doomed.push_back(it->second);
+      const BlockKey parent = doomed[i];
+      for (auto it = std::lower_bound(by_parent.begin(), by_parent.end(),
+                                      std::make_pair(parent, BlockKey()));
+           it != by_parent.end() && it->first == parent; ++it) {
+        doomed.push_back(it->second);
+      }
     }
     for (auto it = doomed.rbegin(); it != doomed.rend(); ++it) {
       pool_.UnmarkCached(entries_.at(*it).page);
@@ -189,8 +212,29 @@ class PrefixIndexImpl final : public PrefixIndex {
     }
   }
 
-  void Touch(Entry& entry) SLUICE_REQUIRES(mutex_) {
-    recency_.splice(recency_.end(), recency_, entry.position);
+  // Whose block it is when blocks are evicted: everybody's, as long as there are no budgets.
+  const TenantId& GroupOf(const Entry& entry) const SLUICE_REQUIRES(mutex_) {
+    return by_tenant_ ? entry.tenant : all_tenants_;
+  }
+  void Enlist(const BlockKey& key, const Entry& entry) SLUICE_REQUIRES(mutex_) {
+    order_.Add(GroupOf(entry), entry.usefulness, key);
+  }
+  void Delist(const BlockKey& key, const Entry& entry) SLUICE_REQUIRES(mutex_) {
+    order_.Remove(GroupOf(entry), entry.usefulness, key);
+  }
+  void Use(const BlockKey& key, Entry& entry, bool found_again) SLUICE_REQUIRES(mutex_) {
+    if (entry.children == 0) Delist(key, entry);
+    entry.usefulness = order_.UsefulnessNow(found_again);
+    if (entry.children == 0) Enlist(key, entry);
+  }
+  // Once, when the first budgets have come. O(blocks).
+  void GroupByTenant() SLUICE_REQUIRES(mutex_) {
+    if (by_tenant_ || !pool_.has_budgets()) return;
+    order_.Clear();
+    by_tenant_ = true;
+    for (const auto& [key, entry] : entries_) {
+      if (entry.children == 0) Enlist(key, entry);
+    }
   }
 
   void Record(BlockChange change) SLUICE_REQUIRES(mutex_) {
@@ -200,45 +244,68 @@ class PrefixIndexImpl final : public PrefixIndex {
     changes_.push_back(std::move(change));
   }
 
-  EvictionCause CauseOf(const TenantId& owner, const TenantId& taker) const {
-    if (owner == taker) return EvictionCause::kOwn;
-    return pool_.OverEqualShare(owner, taker) ? EvictionCause::kBorrowed : EvictionCause::kForeign;
-  }
-
-  size_t Evict(size_t pages, const TenantId& taker) {
-    const std::vector<Eviction> evictions = EvictLeaves(pages, taker);
+  size_t Evict(const PagePool::Need& need) {
+    std::vector<Eviction> evictions;
+    {
+      MutexLock lock(mutex_);
+      GroupByTenant();
+      if (!by_tenant_ || need.from_taker) {
+        const TenantId& group = by_tenant_ ? need.taker : all_tenants_;
+        while (evictions.size() < need.pages && EvictFirst(group, need.taker, evictions)) {
+        }
+      } else {
+        EvictByTenant(need, evictions);
+      }
+      stats_.evictions += evictions.size();
+    }
     if (observer_) {
-      for (const auto& [tenant, cause] : evictions) observer_(tenant, cause);
+      for (const auto& [tenant, cause] : evictions)
+        observer_(tenant, need.wanted > 0 ? cause : EvictionCause::kPressure);
     }
     return evictions.size();
   }
 
-  // Gives up idle leaves, least recently used first. Freeing a leaf may make its parent one, hence
-  // another pass.
-  std::vector<Eviction> EvictLeaves(size_t pages, const TenantId& taker) {
-    MutexLock lock(mutex_);
-    std::vector<Eviction> freed;
-    for (size_t before = SIZE_MAX; freed.size() < pages && freed.size() != before;) {
-      before = freed.size();
-      for (auto it = recency_.begin(); it != recency_.end() && freed.size() < pages;) {
-        const BlockKey key = *it++;
-        const Entry& entry = entries_.at(key);
-        if (entry.children > 0) continue;
-        const EvictionCause cause = CauseOf(entry.tenant, taker);
-        if (!pool_.UnmarkCachedIfIdle(entry.page)) continue;
-        freed.emplace_back(entry.tenant, cause);
-        Remove(key);
+  void EvictByTenant(const PagePool::Need& need, std::vector<Eviction>& evictions)
+      SLUICE_REQUIRES(mutex_) {
+    const size_t headroom = pool_.size() / kHeadroomPart;
+    absl::flat_hash_set<TenantId> spent;
+    while (evictions.size() < need.pages + headroom) {
+      const auto loser = pool_.NextLoser(need.taker, need.wanted, spent);
+      if (!loser.has_value()) return;
+      if (evictions.size() >= need.pages && !loser->over_fair) return;
+      if (!EvictFirst(loser->tenant, need.taker, evictions)) spent.insert(loser->tenant);
+    }
+  }
+
+  // Gives up the least useful block of a group that nobody uses. False if there is none, or if the
+  // group's tenant has come down to its own part meanwhile.
+  bool EvictFirst(const TenantId& group, const TenantId& taker, std::vector<Eviction>& evictions)
+      SLUICE_REQUIRES(mutex_) {
+    for (size_t tries = order_.Size(group); tries > 0; --tries) {
+      const BlockKey key = *order_.First(group);
+      Entry& entry = entries_.at(key);
+      EvictionCause cause;
+      switch (pool_.Evict(entry.page, taker, &cause)) {
+        case PagePool::Evicted::kDone:
+          evictions.emplace_back(entry.tenant, cause);
+          Remove(key);
+          return true;
+        case PagePool::Evicted::kProtected:
+          return false;
+        case PagePool::Evicted::kInUse:
+          // Behind all others, so that neither this search nor the next one meets it again.
+          Use(key, entry, /*found_again=*/true);
       }
     }
-    stats_.evictions += freed.size();
-    return freed;
+    return false;
   }
 
   void Remove(BlockKey key) SLUICE_REQUIRES(mutex_) {
     const auto found = entries_.find(key);
+    if (found->second.children == 0) Delist(key, found->second);
     const auto parent = entries_.find(found->second.parent);
-    if (parent != entries_.end()) --parent->second.children;
-    recency_.erase(found->second.position);
+    if (parent != entries_.end() && --parent->second.children == 0)
+      Enlist(parent->first, parent->second);
     Record({key, true, found->second.tenant});
     entries_.erase(found);
   }
@@ -248,7 +315,9 @@ class PrefixIndexImpl final : public PrefixIndex {
   EvictionObserver observer_;
   mutable Mutex mutex_;
   absl::flat_hash_map<BlockKey, Entry> entries_ SLUICE_GUARDED_BY(mutex_);
-  std::list<BlockKey> recency_ SLUICE_GUARDED_BY(mutex_);  // least recently used first
+  EvictionOrder order_ SLUICE_GUARDED_BY(mutex_);
+  bool by_tenant_ SLUICE_GUARDED_BY(mutex_) = false;  // never false again
+  const TenantId all_tenants_;
   std::vector<BlockChange> changes_ SLUICE_GUARDED_BY(mutex_);
   uint64_t last_sequence_ SLUICE_GUARDED_BY(mutex_) = 0;
   uint64_t found_blocks_ SLUICE_GUARDED_BY(mutex_) = 0;
@@ -256,18 +325,6 @@ class PrefixIndexImpl final : public PrefixIndex {
 };
 
 }  // namespace
-
-absl::string_view EvictionCauseName(EvictionCause cause) {
-  switch (cause) {
-    case EvictionCause::kOwn:
-      return "own";
-    case EvictionCause::kBorrowed:
-      return "borrowed";
-    case EvictionCause::kForeign:
-      return "foreign";
-  }
-  return "unknown";
-}
 
 std::unique_ptr<PrefixIndex> PrefixIndex::Create(PagePool& pool, const Options& options) {
   return std::make_unique<PrefixIndexImpl>(pool, options);

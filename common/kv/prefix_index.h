@@ -2,12 +2,10 @@
 // reports changes.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kv/block_key.h"
 #include "kv/page_digest.h"
@@ -22,15 +20,17 @@ struct BlockChange {
   TenantId tenant;
 };
 
-// Why a cached block was given up, from its tenant's view: it needed the page itself, or another
-// tenant did while this one held more than its equal share of the pool, or not more.
-enum class EvictionCause { kOwn, kBorrowed, kForeign };
-inline constexpr std::array<EvictionCause, 3> kEvictionCauses = {
-    EvictionCause::kOwn, EvictionCause::kBorrowed, EvictionCause::kForeign};
-// "own", "borrowed", "foreign".
-absl::string_view EvictionCauseName(EvictionCause cause);
-
 // Thread-safe. Lock order: index before pool.
+//
+// Eviction takes blocks nobody uses and no block depends on. Once the pool has budgets the ledger
+// names the tenant who gives way (see TenantLedger), and of its blocks the least useful goes; as
+// many as are needed, and where tenants are above their fair part a little more, so that the next
+// allocation need not ask. Without budgets all blocks count as one tenant's. Useful: used lately;
+// a block that was found again, or that continues such a one as a conversation does, counts as
+// used one turn-over of the pool later than it was.
+//
+// Cost: O(log blocks) for each block inserted, found at the end of a prefix or evicted.
+//
 // Invariant: a page that Find hands out still carries its generation in its header, and, as often
 // as `digests` says, holds the bytes that it was published with.
 class PrefixIndex {
@@ -44,8 +44,8 @@ class PrefixIndex {
     // caller.
     DigestMode digests = DigestMode::kOff;
   };
-  // Becomes the pool's evictor: least recently used cached blocks go first, a parent never before
-  // its children. Both must live equally long; the pool must outlive the index's last call.
+  // Becomes the pool's evictor. Both must live equally long; the pool must outlive the index's last
+  // call.
   static std::unique_ptr<PrefixIndex> Create(PagePool& pool, const Options& options);
   static std::unique_ptr<PrefixIndex> Create(PagePool& pool) { return Create(pool, Options()); }
   virtual ~PrefixIndex() = default;
@@ -55,12 +55,15 @@ class PrefixIndex {
   virtual std::vector<PageLease> Find(absl::Span<const BlockKey> keys) = 0;
   // Number of leading keys held; changes nothing.
   virtual size_t Count(absl::Span<const BlockKey> keys) const = 0;
-  // Publishes a full, final block. If the key is known already the old page stays and the new one
-  // is simply not indexed.
+  // Publishes a full, final block, which is charged to `tenant` from now on. If the key is known
+  // already the old page stays and the new one is simply not indexed, nor is it if the tenant may
+  // not cache more.
   virtual void Insert(BlockKey key, BlockKey parent, const PageLease& page,
                       const TenantId& tenant) = 0;
   // Forgets everything; pages in use stay with their users.
   virtual void Clear() = 0;
+  // Evicts what tenants have cached above their limits, after these were lowered.
+  virtual void TrimToLimits() = 0;
 
   // Changes since the last call, in order; `*sequence` gets the number of the first (they count
   // from 1 without gaps).

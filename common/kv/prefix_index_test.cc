@@ -184,6 +184,93 @@ TEST_F(PrefixIndexTest, EvictionsNameTheLoserAndWhy) {
   EXPECT_EQ(index_->stats().evictions, 4u);
 }
 
+TEST_F(PrefixIndexTest, AFloodLeavesOthersWhatIsTheirOwn) {
+  std::map<std::string, int> seen;
+  index_->OnEvicted([&seen](const TenantId& tenant, EvictionCause cause) {
+    ++seen[absl::StrCat(tenant.value(), " ", EvictionCauseName(cause))];
+  });
+  const TenantId flood("flood"), quiet("quiet");
+  const auto kept = Keys("quiet", 0, 3);
+  Fill(kept, quiet);
+  const uint64_t page = layout_.page_bytes();
+  pool_->SetBudgets({{{quiet, 2 * page, 4 * page}, {flood, 3 * page, 5 * page}}, {}});
+  for (int i = 1; i < 20; ++i) Fill(Keys("flood", i * 1000, 5), flood);
+  EXPECT_EQ(index_->Count(kept), 3u) << "the flood makes do with its fair part";
+  EXPECT_EQ(seen, (std::map<std::string, int>{{"flood own", 18 * 5}}));
+  Fill(Keys("flood", 50000, 6), flood);
+  EXPECT_EQ(index_->Count(kept), 2u) << "what is borrowed makes room for requests";
+  EXPECT_EQ(seen["quiet borrowed"], 1);
+  EXPECT_FALSE(pool_->Allocate(7, {}, flood).ok());
+  EXPECT_EQ(index_->Count(kept), 2u);
+  // The owner takes back what others borrow.
+  Fill(Keys("quiet", 1000, 2), quiet);
+  EXPECT_EQ(seen["flood borrowed"], 2);
+  EXPECT_EQ(seen["quiet foreign"] + seen["flood foreign"], 0);
+}
+
+TEST_F(PrefixIndexTest, ALimitIsKeptByEvictingItsOwnAndThenByRefusing) {
+  const uint64_t page = layout_.page_bytes();
+  const auto keys = Keys("t", 0, 3);
+  Fill(keys);
+  pool_->SetBudgets({{{tenant_, page, page, 4 * page}}, {}});
+  auto two = pool_->Allocate(2, {}, tenant_);
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(index_->Count(keys), 2u);
+  const auto refused = pool_->Allocate(3, {}, tenant_);
+  EXPECT_TRUE(IsBeyondLimit(refused.status())) << refused.status();
+  EXPECT_EQ(index_->Count(keys), 2u) << "nothing is evicted for nothing";
+  EXPECT_TRUE(IsBeyondLimit(pool_->CheckRoom(tenant_, 3, 0)));
+  EXPECT_TRUE(pool_->CheckRoom(tenant_, 2, 0).ok());
+  EXPECT_EQ(pool_->TakeTenants()[0].refused, 3u);
+  EXPECT_EQ(pool_->TakeTenants()[0].refused, 0u);
+  pool_->SetBudgets({{{tenant_, page, page, 3 * page}}, {}});
+  index_->TrimToLimits();
+  EXPECT_EQ(index_->Count(keys), 1u);
+}
+
+TEST_F(PrefixIndexTest, WhatWasFoundAgainOutlivesWhatWasUsedOnce) {
+  const auto session = Keys("a", 0, 2);
+  Fill(session);
+  index_->Find(session);
+  Fill(Keys("a", 1000, 3));
+  Fill(Keys("a", 2000, 3));
+  Fill(Keys("a", 3000, 3));  // evicts what was published after the session
+  EXPECT_EQ(index_->Count(session), 2u);
+  for (int i = 4; i < 8; ++i) Fill(Keys("a", i * 1000, 3));
+  EXPECT_EQ(index_->Count(session), 0u) << "but not for ever";
+}
+
+TEST_F(PrefixIndexTest, BlocksInUseDoNotHideTheOthers) {
+  const auto session = Keys("a", 0, 2);
+  Fill(session);
+  index_->Find(session);
+  std::vector<std::vector<PageLease>> in_use;
+  for (int i = 1; i <= 3; ++i) {
+    in_use.push_back(*pool_->Allocate(2, {}, tenant_));
+    const auto keys = Keys("a", i * 1000, 2);
+    index_->Insert(keys[0], BlockKey(), in_use.back()[0], tenant_);
+    index_->Insert(keys[1], keys[0], in_use.back()[1], tenant_);
+  }
+  EXPECT_TRUE(pool_->Allocate(2, {}, tenant_).ok());
+  EXPECT_EQ(index_->Count(session), 0u);
+}
+
+TEST_F(PrefixIndexTest, PublicBlocksAreChargedToEverybodyAndStay) {
+  const uint64_t page = layout_.page_bytes();
+  const TenantId everybody{std::string(kPublicTenant)};
+  const auto keys = Keys("public", 0, 2);
+  {
+    auto pages = *pool_->Allocate(2, {}, tenant_);
+    index_->Insert(keys[0], BlockKey(), pages[0], everybody);
+    index_->Insert(keys[1], keys[0], pages[1], everybody);
+    EXPECT_EQ(pool_->tenants().size(), 1u);
+    EXPECT_EQ(pool_->tenants()[0].tenant, everybody);
+  }
+  pool_->SetBudgets({{{tenant_, 8 * page, 8 * page}}, {}});
+  for (int i = 1; i < 20; ++i) Fill(Keys("t", i * 1000, 6));
+  EXPECT_EQ(index_->Count(keys), 2u);
+}
+
 // What can happen to a cached page between its publication and its use.
 enum class Harm { kBitFlip, kTorn, kSwapped, kStale };
 

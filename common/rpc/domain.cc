@@ -197,6 +197,53 @@ void AddChanges(absl::Span<const kv::BlockChange> changes, v1::BlockEvents* even
   }
 }
 
+void AddUsage(absl::Span<const kv::TenantPages> tenants, uint64_t page_bytes,
+              v1::Heartbeat* heartbeat) {
+  v1::TenantUsage* usage = nullptr;
+  for (size_t i = 0; i < tenants.size(); ++i) {
+    if (i <= kUsageMax) usage = heartbeat->add_usage();
+    if (i < kUsageMax) usage->set_tenant(tenants[i].tenant.value());
+    usage->set_active_bytes(usage->active_bytes() + tenants[i].active * page_bytes);
+    usage->set_cached_bytes(usage->cached_bytes() + tenants[i].cached * page_bytes);
+    usage->set_refused_bytes(usage->refused_bytes() + tenants[i].refused * page_bytes);
+  }
+}
+
+absl::flat_hash_map<TenantId, cluster::KvUsage> ToUsage(const v1::Heartbeat& heartbeat) {
+  absl::flat_hash_map<TenantId, cluster::KvUsage> usage;
+  for (const v1::TenantUsage& tenant : heartbeat.usage()) {
+    usage[TenantId(tenant.tenant())] = {tenant.active_bytes(), tenant.cached_bytes(),
+                                        tenant.refused_bytes()};
+  }
+  return usage;
+}
+
+kv::TenantBudgets ToBudgets(const v1::BudgetUpdate& update) {
+  const auto convert = [](const v1::Budget& budget) {
+    return kv::TenantBudget{TenantId(budget.tenant()), budget.own_bytes(), budget.fair_bytes(),
+                            budget.limit_bytes(), budget.floor_bytes()};
+  };
+  kv::TenantBudgets budgets;
+  budgets.tenants.reserve(static_cast<size_t>(update.budgets_size()));
+  for (const v1::Budget& budget : update.budgets()) budgets.tenants.push_back(convert(budget));
+  budgets.rest = convert(update.rest());
+  return budgets;
+}
+
+v1::BudgetUpdate ToProto(const cluster::KvBudgetUpdate& update) {
+  v1::BudgetUpdate message;
+  message.set_version(update.version);
+  for (const cluster::KvBudget& budget : update.budgets) {
+    v1::Budget* entry = message.add_budgets();
+    entry->set_tenant(budget.tenant.value());
+    entry->set_own_bytes(budget.own_bytes);
+    entry->set_fair_bytes(budget.fair_bytes);
+    entry->set_limit_bytes(budget.limit_bytes);
+    entry->set_floor_bytes(budget.floor_bytes);
+  }
+  return message;
+}
+
 absl::Time DeadlineFromMs(uint32_t left_ms, absl::Time now) {
   return left_ms == 0 ? absl::InfiniteFuture() : now + absl::Milliseconds(left_ms);
 }

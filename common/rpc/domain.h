@@ -5,16 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cluster/block_index.h"
 #include "cluster/directory.h"
+#include "cluster/kv_budgets.h"
 #include "google/protobuf/repeated_field.h"
 #include "handoff/move.h"
 #include "handoff/worker.h"
 #include "kv/page_layout.h"
 #include "kv/prefix_index.h"
+#include "kv/tenant_ledger.h"
 #include "request/sampling.h"
 #include "sluice/v1/cache.pb.h"
 #include "sluice/v1/kv.pb.h"
@@ -51,6 +54,14 @@ absl::StatusOr<cluster::WorkerDescription> ToDescription(const v1::WorkerInfo& i
 
 absl::StatusOr<std::vector<kv::BlockChange>> ToChanges(const v1::BlockEvents& events);
 void AddChanges(absl::Span<const kv::BlockChange> changes, v1::BlockEvents* events);
+
+// Usage of tenants, in order of names; beyond kUsageMax of them the rest is one without a name.
+inline constexpr size_t kUsageMax = 10000;
+void AddUsage(absl::Span<const kv::TenantPages> tenants, uint64_t page_bytes,
+              v1::Heartbeat* heartbeat);
+absl::flat_hash_map<TenantId, cluster::KvUsage> ToUsage(const v1::Heartbeat& heartbeat);
+kv::TenantBudgets ToBudgets(const v1::BudgetUpdate& update);
+v1::BudgetUpdate ToProto(const cluster::KvBudgetUpdate& update);
 
 // Deadlines travel as what is left of them: hosts share no clock. 0 means none.
 absl::Time DeadlineFromMs(uint32_t left_ms, absl::Time now);

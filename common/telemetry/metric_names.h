@@ -146,19 +146,31 @@ inline constexpr MetricDef kPrefixDamage = {
 inline constexpr MetricDef kKvEvictions = {
     "sluice_kv_evictions_total",
     MetricType::kCounter,
-    "Cached blocks that a tenant lost: to itself (own), or to another tenant while it held more "
-    "than its equal share of the pool (borrowed) or not more (foreign).",
+    "Cached blocks that a tenant lost: to itself (own); to another tenant while it held more than "
+    "its own part, which without budgets is an equal share of the pool (borrowed), or not more "
+    "(foreign: never, with budgets); to a lower limit (pressure).",
     {"tenant", "tier", "cause"}};
 inline constexpr MetricDef kTenantKvBytes = {
     "sluice_tenant_kv_bytes",
     MetricType::kGauge,
     "Bytes of pages a tenant holds: active (in use, quarantined included) or cached.",
     {"tenant", "tier", "kind"}};
+inline constexpr MetricDef kTenantKvOwnBytes = {
+    "sluice_tenant_kv_own_bytes",
+    MetricType::kGauge,
+    "Bytes of cached pages that no other tenant takes from a tenant that holds them; 0 without "
+    "shares.",
+    {"tenant", "tier"}};
 inline constexpr MetricDef kTenantKvLimitBytes = {
     "sluice_tenant_kv_limit_bytes",
     MetricType::kGauge,
     "Bytes of pages a tenant may hold; the whole pool where no cap is set.",
     {"tenant", "tier"}};
+inline constexpr MetricDef kLedgerBytes = {
+    "sluice_ledger_kv_bytes",
+    MetricType::kGauge,
+    "Bytes a tenant holds on all workers as the cache-manager knows it: active or cached.",
+    {"tenant", "kind"}};
 inline constexpr MetricDef kTagFailures = {
     "sluice_kv_tag_failures_total", MetricType::kCounter,
     "Sequences ended because a page was not the one they own."};

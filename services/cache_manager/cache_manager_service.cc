@@ -1,5 +1,6 @@
 #include "services/cache_manager/cache_manager_service.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -54,7 +55,8 @@ CacheManagerService::CacheManagerService(const CacheManagerOptions& options, Loo
       loop_(loop),
       metrics_(metrics),
       index_(options.blocks_max),
-      registry_(options.heartbeat) {
+      registry_(options.heartbeat),
+      budgets_(options.budgets, loop.clock().Now(), metrics) {
   metrics.OnCollect([this, blocks = metrics.gauge(telemetry::kIndexBlocks),
                      overflows = metrics.counter(telemetry::kIndexOverflows),
                      gaps = metrics.counter(telemetry::kIndexGaps)] {
@@ -68,6 +70,11 @@ CacheManagerService::CacheManagerService(const CacheManagerOptions& options, Loo
     metrics.counter(telemetry::kWorkerUpdates, {kind});
   CountWorkers({});
   loop_.Post([this] { DropSilent(); });
+  loop_.Post([this] { DivideAgain(); });
+}
+
+void CacheManagerService::SetTenants(v1::TenantsFile file) {
+  loop_.Post([this, file = std::move(file)]() mutable { budgets_.SetTenants(std::move(file)); });
 }
 
 grpc::ServerBidiReactor<v1::WorkerUpdate, v1::ManagerUpdate>* CacheManagerService::Attach(
@@ -119,6 +126,22 @@ void CacheManagerService::DropSilent() {
   loop_.RunAt(loop_.clock().Now() + options_.heartbeat, [this] { DropSilent(); });
 }
 
+// Twice a heartbeat, and not more than a tenth of the loop's time.
+void CacheManagerService::DivideAgain() {
+  const absl::Time begun = loop_.clock().Now();
+  for (auto& [worker, update] : budgets_.Divide(begun)) {
+    const std::optional<ConnectionId> connection = registry_.ConnectionOf(worker);
+    const auto stream = connection ? workers_.find(*connection) : workers_.end();
+    if (stream == workers_.end()) continue;
+    v1::ManagerUpdate message;
+    *message.mutable_budgets() = std::move(update);
+    stream->second->Write(std::move(message));
+  }
+  const absl::Time done = loop_.clock().Now();
+  loop_.RunAt(done + std::max(options_.heartbeat / 2, 10 * (done - begun)),
+              [this] { DivideAgain(); });
+}
+
 void CacheManagerService::PublishSoon() {
   if (publish_scheduled_ || registry_.version() == published_version_) return;
   publish_scheduled_ = true;
@@ -140,6 +163,8 @@ void CacheManagerService::OnUpdate(ConnectionId connection, const v1::WorkerUpda
       if (!registry_.Heartbeat(connection, update.heartbeat(), loop_.clock().Now())) {
         status = absl::FailedPreconditionError("heartbeat before attach");
       }
+      if (const std::optional<Worker> worker = registry_.Find(connection))
+        budgets_.Heard(worker->id, worker->incarnation, update.heartbeat());
       PublishSoon();
       break;
     case v1::WorkerUpdate::kEvents:
@@ -170,6 +195,8 @@ absl::Status CacheManagerService::OnAttach(ConnectionId connection, const v1::Wo
         static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.heartbeat)));
     stream->second->Write(std::move(update));
   }
+  // After the one it replaces was told off.
+  budgets_.Attached(info);
   PublishView();
   return absl::OkStatus();
 }
@@ -198,6 +225,7 @@ void CacheManagerService::Disconnect(ConnectionId connection, const absl::Status
     SLUICE_LOG(kInfo) << "worker gone" << Field("worker", worker->id)
                       << Field("why", why.ToString());
     index_.RemoveWorker(worker->id);
+    budgets_.Gone(worker->id, worker->incarnation, loop_.clock().Now());
     PublishView();
   }
   const auto stream = workers_.find(connection);

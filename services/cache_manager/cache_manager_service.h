@@ -11,6 +11,7 @@
 #include "rpc/bidi_stream.h"
 #include "rpc/server_stream.h"
 #include "services/cache_manager/registry.h"
+#include "services/cache_manager/tenant_budgets.h"
 #include "sluice/v1/cache.grpc.pb.h"
 #include "telemetry/metrics.h"
 
@@ -19,6 +20,7 @@ namespace sluice::cache_manager {
 struct CacheManagerOptions {
   absl::Duration heartbeat = absl::Milliseconds(500);
   size_t blocks_max = 10'000'000;
+  TenantBudgets::Options budgets = {};
 };
 
 // Registry and streams belong to `loop`; lookups are answered on gRPC's threads from the block
@@ -35,6 +37,8 @@ class CacheManagerService final : public v1::CacheManager::CallbackService {
   grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context,
                                    const v1::LookupRequest* request,
                                    v1::LookupReply* reply) override;
+  // Any thread. Shares of the cache, from now on.
+  void SetTenants(v1::TenantsFile file);
 
  private:
   using WorkerStream = rpc::BidiServerStream<v1::WorkerUpdate, v1::ManagerUpdate>;
@@ -43,6 +47,7 @@ class CacheManagerService final : public v1::CacheManager::CallbackService {
 
   // Once a heartbeat period.
   void DropSilent();
+  void DivideAgain();
   void OnUpdate(ConnectionId connection, const v1::WorkerUpdate& update);
   absl::Status OnAttach(ConnectionId connection, const v1::WorkerInfo& info);
   absl::Status OnEvents(ConnectionId connection, const v1::BlockEvents& events);
@@ -61,6 +66,7 @@ class CacheManagerService final : public v1::CacheManager::CallbackService {
 
   // On the loop.
   Registry registry_;
+  TenantBudgets budgets_;
   std::map<ConnectionId, std::unique_ptr<WorkerStream>> workers_;
   std::vector<std::unique_ptr<ViewStream>> watchers_;
   uint64_t published_version_ = 0;

@@ -1,15 +1,59 @@
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/thread_loop.h"
 #include "config/config.h"
+#include "config/tenants.h"
 #include "config/yaml.h"
 #include "rpc/library.h"
 #include "services/cache_manager/cache_manager_service.h"
 #include "services/process/service_main.h"
 #include "services/process/service_process.h"
+#include "services/process/watched_files.h"
 
 namespace sluice::cache_manager {
 namespace {
+
+// The tenants file, read again when it changes. Used by one thread.
+class TenantsFile {
+ public:
+  TenantsFile(const std::string& path, const Clock& clock) : path_(path), files_(clock) {}
+
+  // Absent: it is as it was. Errors: what is wrong with it, once for each change.
+  absl::StatusOr<std::optional<v1::TenantsFile>> Read() {
+    if (read_ && !files_.Changed()) return std::nullopt;
+    files_.Begin();
+    auto yaml = files_.Read("tenants_file", path_, config::kTenantsFileBytesMax);
+    const std::string text = yaml.ok() ? *yaml : std::string(yaml.status().message());
+    // Files are looked at more often than they change.
+    if (std::exchange(read_, true) && text == text_) return std::nullopt;
+    text_ = text;
+    if (!yaml.ok()) return yaml.status();
+    return config::LoadTenants(*yaml, path_);
+  }
+
+ private:
+  const std::string path_;
+  services::WatchedFiles files_;
+  bool read_ = false;
+  std::string text_;  // as last read, or why it could not be
+};
+
+void ReadAgain(TenantsFile& file, CacheManagerService& service, telemetry::Counter failures) {
+  auto tenants = file.Read();
+  if (!tenants.ok()) {
+    failures.Add();
+    SLUICE_LOG(kError) << "the tenants stay as they were"
+                       << Field("why", tenants.status().message());
+  } else if (tenants->has_value()) {
+    SLUICE_LOG(kInfo) << "tenants" << Field("tenants", (*tenants)->tenants_size());
+    service.SetTenants(**std::move(tenants));
+  }
+}
 
 absl::Status Run(const v1::CacheManagerConfig& config) {
   services::ServiceProcess process({"cache-manager", config.service(), config::ToYaml(config)});
@@ -18,6 +62,13 @@ absl::Status Run(const v1::CacheManagerConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(const auto loop, ThreadLoop::Start("manager", process.clock(), 65536));
   CacheManagerService service({absl::Milliseconds(config.heartbeat_ms()), config.blocks_max()},
                               *loop, process.metrics());
+  const telemetry::Counter failures = process.metrics().counter(telemetry::kTenantsReloadFailures);
+  const auto tenants = std::make_shared<TenantsFile>(config.tenants_file(), process.clock());
+  if (!config.tenants_file().empty()) {
+    SLUICE_ASSIGN_OR_RETURN(auto file, tenants->Read());
+    service.SetTenants(*std::move(file));
+    process.EverySecond([tenants, &service, failures] { ReadAgain(*tenants, service, failures); });
+  }
   process.Watch("manager", *loop);
   absl::Status status = process.Serve({{v1::CacheManager::service_full_name(), &service}});
   if (status.ok()) {
@@ -36,8 +87,10 @@ absl::Status Run(const v1::CacheManagerConfig& config) {
 }
 
 int Main(int argc, char** argv) {
-  return services::ServiceMain(argc, argv, {"Sluice cache-manager", {}},
-                               config::LoadCacheManagerConfig, Run);
+  return services::ServiceMain(
+      argc, argv,
+      {"Sluice cache-manager", {{"--tenants", "tenants_file", "tenants file; default: no shares"}}},
+      config::LoadCacheManagerConfig, Run);
 }
 
 }  // namespace

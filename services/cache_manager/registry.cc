@@ -63,6 +63,12 @@ bool Registry::Heartbeat(ConnectionId connection, const v1::Heartbeat& heartbeat
   return true;
 }
 
+std::optional<ConnectionId> Registry::ConnectionOf(const WorkerId& worker) const {
+  const auto found = entries_.find(worker);
+  if (found == entries_.end()) return std::nullopt;
+  return found->second.connection;
+}
+
 std::optional<Worker> Registry::Find(ConnectionId connection) const {
   const auto found = connections_.find(connection);
   if (found == connections_.end()) return std::nullopt;

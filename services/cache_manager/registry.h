@@ -37,6 +37,8 @@ class Registry {
                       std::optional<ConnectionId>* replaced);
   // False when the connection has not attached or was replaced.
   bool Heartbeat(ConnectionId connection, const v1::Heartbeat& heartbeat, absl::Time now);
+  // The connection of the worker that has the name now.
+  std::optional<ConnectionId> ConnectionOf(const WorkerId& worker) const;
   // The worker of a connection.
   std::optional<Worker> Find(ConnectionId connection) const;
   // The worker that is gone now, if the connection was one's.

@@ -66,7 +66,10 @@ class Cluster {
 
   absl::Status Start() {
     SLUICE_RETURN_IF_ERROR(MakeFolder());
-    SLUICE_RETURN_IF_ERROR(StartGroup({{"cache-manager", "sluice-cache-manager", {}}}, &manager_));
+    Plan manager{"cache-manager", "sluice-cache-manager", {}};
+    if (!flags_.tenants.empty())
+      manager.settings.push_back(absl::StrCat("tenants_file=", flags_.tenants));
+    SLUICE_RETURN_IF_ERROR(StartGroup({std::move(manager)}, &manager_));
     SLUICE_RETURN_IF_ERROR(StartGroup(WorkerPlans(), &workers_));
     SLUICE_RETURN_IF_ERROR(StartGroup(RouterPlans(), &routers_));
     for (const ReadyInfo& router : routers_) {

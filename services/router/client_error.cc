@@ -27,6 +27,28 @@ bool MayPass(const absl::Status& status) {
          absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status);
 }
 
+// No worker took the request as long as it could wait.
+absl::Status WaitedInVain(const absl::Status& status, const std::string& cause,
+                          const std::string& tried, const cluster::RetryOptions& retry) {
+  const std::string waited = absl::FormatDuration(retry.queue_wait_max);
+  if (rpc::DetailOf(status).reason() == v1::QUOTA_EXCEEDED) {
+    return rpc::MakeError(v1::QUOTA_EXCEEDED,
+                          absl::StrCat("no worker had room for this tenant within ", waited, ": ",
+                                       cause, "; wait for its other requests, or try again later"),
+                          {.retry_after = kRetryAfter, .retryable = true});
+  }
+  if (absl::IsResourceExhausted(status)) {
+    return rpc::MakeError(v1::OVERLOADED,
+                          absl::StrCat("no worker had room within ", waited, ": ", cause,
+                                       "; try again later, or ask for fewer tokens"),
+                          {.retry_after = kRetryAfter});
+  }
+  return rpc::MakeError(v1::NO_READY_WORKERS,
+                        absl::StrCat("no worker could take the request within ", waited, ", after ",
+                                     tried, ": ", cause, "; try again once workers are up"),
+                        {.retry_after = kRetryAfter});
+}
+
 }  // namespace
 
 absl::Status ClientError(const absl::Status& status, const cluster::FlowSummary& summary,
@@ -87,17 +109,7 @@ absl::Status ClientError(const absl::Status& status, const cluster::FlowSummary&
     case cluster::GaveUp::kWait:
       break;
   }
-  const std::string waited = absl::FormatDuration(retry.queue_wait_max);
-  if (absl::IsResourceExhausted(status)) {
-    return rpc::MakeError(v1::OVERLOADED,
-                          absl::StrCat("no worker had room within ", waited, ": ", cause,
-                                       "; try again later, or ask for fewer tokens"),
-                          soon);
-  }
-  return rpc::MakeError(v1::NO_READY_WORKERS,
-                        absl::StrCat("no worker could take the request within ", waited, ", after ",
-                                     tried, ": ", cause, "; try again once workers are up"),
-                        soon);
+  return WaitedInVain(status, cause, tried, retry);
 }
 
 }  // namespace sluice::router

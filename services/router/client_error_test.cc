@@ -69,6 +69,17 @@ TEST(ClientError, AMissingRoleIsNamed) {
               HasSubstr("after 57 tokens and cannot go on: no decode worker is ready;"));
 }
 
+TEST(ClientError, ATenantsOwnLimitIsNotCalledOverload) {
+  absl::Status refused = rpc::WithContext(
+      rpc::MakeError(v1::QUOTA_EXCEEDED, "the tenant a wants 3 pages more", {.retryable = true}),
+      "decode/decode-0", "r1");
+  const absl::Status error = ClientError(refused, Summary(GaveUp::kWait), kRetry);
+  EXPECT_TRUE(absl::IsResourceExhausted(error)) << error;
+  EXPECT_EQ(rpc::DetailOf(error).reason(), v1::QUOTA_EXCEEDED);
+  EXPECT_GT(rpc::DetailOf(error).retry_after_ms(), 0u);
+  EXPECT_THAT(std::string(error.message()), HasSubstr("decode/decode-0: the tenant a wants"));
+}
+
 TEST(ClientError, APoisonedRequestIsNotToBeSentAgain) {
   cluster::FlowSummary summary = Summary(GaveUp::kPoisoned);
   summary.deaths = {WorkerId("decode-0"), WorkerId("decode-2")};

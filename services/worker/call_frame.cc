@@ -1,6 +1,7 @@
 #include "services/worker/call_frame.h"
 
 #include "absl/strings/str_cat.h"
+#include "kv/page_pool.h"
 
 namespace sluice::services {
 
@@ -11,6 +12,10 @@ absl::Status TypedError(const absl::Status& status, absl::string_view source,
   // The one thing workers refuse for their own state: pages of another layout.
   if (status.code() == absl::StatusCode::kFailedPrecondition) {
     typed = rpc::MakeError(v1::LAYOUT_MISMATCH, status.message());
+  } else if (kv::IsBeyondLimit(status)) {
+    // Another worker may have room for the tenant, and so may this one, soon.
+    typed = rpc::MakeError(v1::QUOTA_EXCEEDED, status.message(),
+                           {.retry_after = absl::Seconds(1), .retryable = true});
   }
   return rpc::WithContext(typed, source, request_id);
 }

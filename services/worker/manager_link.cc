@@ -25,8 +25,9 @@ using Call = rpc::BidiCall<v1::WorkerUpdate, v1::ManagerUpdate>;
 // All state belongs to the loop.
 class Link final : public ManagerLink {
  public:
-  Link(ManagerLinkOptions options, kv::PrefixIndex& index, Loop& loop)
+  Link(ManagerLinkOptions options, kv::PagePool& pool, kv::PrefixIndex& index, Loop& loop)
       : options_(std::move(options)),
+        pool_(pool),
         index_(index),
         loop_(loop),
         stub_(v1::CacheManager::NewStub(rpc::MakeChannel(options_.address, options_.channel))) {
@@ -91,6 +92,7 @@ class Link final : public ManagerLink {
   void OnUpdate(const v1::ManagerUpdate& update) {
     if (update.has_ack() && !attached_) {
       attached_ = true;
+      budgets_version_ = 0;  // another manager counts anew
       reconnect_ = kReconnectMin;
       if (update.ack().heartbeat_ms() > 0)
         period_ = absl::Milliseconds(update.ack().heartbeat_ms());
@@ -102,6 +104,16 @@ class Link final : public ManagerLink {
       EventsAgain(number_);
     }
     if (update.has_snapshot() && attached_) SendSnapshot();
+    if (update.has_budgets() && attached_) ApplyBudgets(update.budgets());
+  }
+
+  void ApplyBudgets(const v1::BudgetUpdate& update) {
+    pool_.SetBudgets(rpc::ToBudgets(update));
+    index_.TrimToLimits();
+    budgets_version_ = update.version();
+    loop_.Cancel(budgets_timer_);
+    budgets_timer_ = loop_.RunAt(loop_.clock().Now() + absl::Milliseconds(update.lease_ms()),
+                                 [this] { pool_.ExpireBudgets(); });
   }
 
   void OnEnd(const absl::Status& status) {
@@ -128,6 +140,8 @@ class Link final : public ManagerLink {
     if (!attached_) return;
     v1::WorkerUpdate update;
     *update.mutable_heartbeat() = options_.heartbeat();
+    update.mutable_heartbeat()->set_budgets_version(budgets_version_);
+    rpc::AddUsage(pool_.TakeTenants(), pool_.layout().page_bytes(), update.mutable_heartbeat());
     call_->Write(std::move(update));
   }
 
@@ -170,6 +184,7 @@ class Link final : public ManagerLink {
   }
 
   const ManagerLinkOptions options_;
+  kv::PagePool& pool_;
   kv::PrefixIndex& index_;
   Loop& loop_;
   const std::unique_ptr<v1::CacheManager::Stub> stub_;
@@ -179,15 +194,17 @@ class Link final : public ManagerLink {
   bool attached_ = false;
   bool warned_ = false;
   bool refused_ = false;  // the last connection ended with the manager's refusal
+  uint64_t budgets_version_ = 0;
+  TimerId budgets_timer_ = kNoTimer;
   absl::Duration period_ = kHeartbeatDefault;
   absl::Duration reconnect_ = kReconnectMin;
 };
 
 }  // namespace
 
-std::unique_ptr<ManagerLink> ManagerLink::Start(ManagerLinkOptions options, kv::PrefixIndex& index,
-                                                Loop& loop) {
-  auto link = std::make_unique<Link>(std::move(options), index, loop);
+std::unique_ptr<ManagerLink> ManagerLink::Start(ManagerLinkOptions options, kv::PagePool& pool,
+                                                kv::PrefixIndex& index, Loop& loop) {
+  auto link = std::make_unique<Link>(std::move(options), pool, index, loop);
   link->Begin();
   return link;
 }

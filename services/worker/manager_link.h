@@ -1,5 +1,5 @@
-// A worker's connection to the cache-manager: registration, heartbeats, block events. Without a
-// manager the worker serves on.
+// A worker's connection to the cache-manager: registration, heartbeats, block events up, budgets of
+// tenants down. Without a manager the worker serves on.
 #pragma once
 
 #include <functional>
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/loop.h"
+#include "kv/page_pool.h"
 #include "kv/prefix_index.h"
 #include "rpc/channel_pool.h"
 #include "sluice/v1/cache.pb.h"
@@ -17,7 +18,7 @@ struct ManagerLinkOptions {
   std::string address;  // host:port
   rpc::ChannelOptions channel;
   v1::WorkerInfo info;
-  // Asked on the loop for every heartbeat.
+  // Asked on the loop for every heartbeat; usage and version of the budgets are filled in.
   std::function<v1::Heartbeat()> heartbeat;
   // Whether requests are in flight: block events are looked for more often then.
   std::function<bool()> busy;
@@ -25,11 +26,11 @@ struct ManagerLinkOptions {
   std::function<void(bool connected)> on_connection;
 };
 
-// Lives on `loop`, which must be stopped before the link is destroyed.
+// Lives on `loop`, which must be stopped before the link is destroyed; pool and index outlive it.
 class ManagerLink {
  public:
-  static std::unique_ptr<ManagerLink> Start(ManagerLinkOptions options, kv::PrefixIndex& index,
-                                            Loop& loop);
+  static std::unique_ptr<ManagerLink> Start(ManagerLinkOptions options, kv::PagePool& pool,
+                                            kv::PrefixIndex& index, Loop& loop);
   virtual ~ManagerLink() = default;
   // Sends a heartbeat now: readiness has changed. Thread-safe.
   virtual void SendHeartbeat() = 0;

@@ -65,7 +65,7 @@ grpc::ServerUnaryReactor* PrefillService::Admit(grpc::CallbackServerContext* con
   absl::Status status =
       frame_.state.draining() ? DrainingError() : frame_.gate.Check(*request, "Prefill.Admit");
   if (status.ok()) {
-    const auto credit = frame_.worker.Admit(request->prompt_tokens());
+    const auto credit = frame_.worker.Admit(request->prompt_tokens(), TenantId(request->tenant()));
     status = credit.status();
     if (credit.ok()) reply->set_credit_id(credit->value().ToBytes());
     reply->set_credit_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(frame_.credit_lease)));

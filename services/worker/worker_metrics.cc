@@ -1,5 +1,6 @@
 #include "services/worker/worker_metrics.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 
@@ -81,11 +82,14 @@ class TenantCollector {
       if (is_new) Introduce(found->first);
       found->second.active += tenant.active;
       found->second.cached += tenant.cached;
+      found->second.own += tenant.own;
+      found->second.limit = std::min<uint64_t>(found->second.limit + tenant.limit, pool_.size());
     }
     for (const auto& [label, held] : tenants_) {
       Set(telemetry::kTenantKvBytes, {label, kTier, "active"}, held.active);
       Set(telemetry::kTenantKvBytes, {label, kTier, "cached"}, held.cached);
-      Set(telemetry::kTenantKvLimitBytes, {label, kTier}, pool_.size());
+      Set(telemetry::kTenantKvOwnBytes, {label, kTier}, held.own);
+      Set(telemetry::kTenantKvLimitBytes, {label, kTier}, held.limit);
     }
   }
 

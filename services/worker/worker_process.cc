@@ -252,7 +252,7 @@ absl::Status WorkerProcess::ConnectManager() {
       process_.metrics().gauge(telemetry::kDegraded, {"cache_manager"});
   degraded.Set(1);
   options.on_connection = [degraded](bool connected) { degraded.Set(connected ? 0 : 1); };
-  link_ = ManagerLink::Start(std::move(options), *index_, *link_loop_);
+  link_ = ManagerLink::Start(std::move(options), *pool_, *index_, *link_loop_);
   process_.OnReadyChanged([this] { link_->SendHeartbeat(); });
   return absl::OkStatus();
 }
@@ -274,6 +274,10 @@ v1::WorkerInfo WorkerProcess::Info() const {
   message.set_host(HostName());
   message.set_metrics_address(process_.metrics_address());
   message.set_model_path(config_.model().path());
+  const uint64_t request_pages = std::min<uint64_t>(
+      info.layout.PagesFor(static_cast<uint32_t>(info.context_tokens)), pool_->size());
+  message.set_kv_bytes(pool_->size() * uint64_t{info.layout.page_bytes()});
+  message.set_kv_request_bytes(request_pages * info.layout.page_bytes());
   return message;
 }
 

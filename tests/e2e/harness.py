@@ -84,7 +84,8 @@ class Client:
         return kind(f"/sluice.v1.Inference/{method}", request_serializer=lambda m: m.SerializeToString(),
                     response_deserializer=reply.FromString)(request, timeout=timeout, **options)
 
-    def generate(self, text=None, tokens=None, chat=None, temperature=0.0, seed=None, timeout=60, **fields):
+    def generate(self, text=None, tokens=None, chat=None, temperature=0.0, seed=None, timeout=60, metadata=None,
+                 **fields):
         """The running stream."""
         sampling = self.message("SamplingOptions", temperature=temperature)
         if seed is not None:
@@ -96,7 +97,7 @@ class Client:
             request.token_ids.ids.extend(tokens)
         if chat is not None:
             request.messages.messages.add(role="user", content=chat)
-        return self.call("Generate", request, timeout)
+        return self.call("Generate", request, timeout, metadata=metadata)
 
     def complete(self, *args, **kwargs):
         return Completion(self.generate(*args, **kwargs))

@@ -17,7 +17,7 @@ MESSAGES = {
     "RouterConfig": ("routerConfig", {"service", "http_listen", "cache_manager", "workers", "tokenizer", "split",
                                       "cache_secret_file", "no_auth", "tenants_file", "claim_key_file", "client_tls",
                                       "insecure_clients_anywhere"}),
-    "CacheManagerConfig": ("cacheManagerConfig", {"service", "blocks_max"}),
+    "CacheManagerConfig": ("cacheManagerConfig", {"service", "blocks_max", "tenants_file"}),
 }
 # Values of the chart's own names for settings, whose ranges must be the same.
 OWN = {"drainSeconds": ("ServiceConfig", "drain_s"), "logging/level": ("ServiceConfig", "log_level"),

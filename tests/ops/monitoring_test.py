@@ -133,10 +133,11 @@ class LiveTest(unittest.TestCase):
         self.assertEqual({key: (listed[key], found[key]) for key in listed if listed[key] != found[key]}, {}, "listed otherwise")
 
     def test_series_are_there_before_the_first_event(self):
-        """Only workers do not know their tenants yet."""
+        """Only workers and the cache-manager do not know their tenants yet."""
         late = set(exported(self.scenario.metrics())) - set(exported(self.scenario.metrics_at_start))
         self.assertEqual({name for role, name in late if role != "prefill"} | {name for _, name in late},
-                         {"sluice_kv_evictions_total", "sluice_tenant_kv_bytes", "sluice_tenant_kv_limit_bytes"})
+                         {"sluice_kv_evictions_total", "sluice_tenant_kv_bytes", "sluice_tenant_kv_own_bytes",
+                          "sluice_tenant_kv_limit_bytes", "sluice_ledger_kv_bytes"})
         self.assertNotIn("router", {role for role, _ in late})
 
     def test_the_dashboard_can_be_drawn(self):

@@ -1,4 +1,5 @@
 """Security, network flows, probes and the end of a pod, checked on every rendered workload."""
+import os
 import re
 import unittest
 
@@ -286,10 +287,12 @@ class PolicyTest(unittest.TestCase):
             if case == "mtls":
                 self.assertEqual(len(with_secret), 5)
                 continue
-            # Workers see no keys of tenants, only what routers prove themselves with.
+            # Workers see no keys of tenants, only what routers prove themselves with; the cache-manager their hashes and shares.
             ends = {name.rpartition("-")[2]: secrets for name, secrets in with_secret.items()}
-            self.assertEqual(set(ends), {"router", "test", "prefill", "decode"})
-            for name, entry in (("test", "test-key"), ("prefill", "claim-key"), ("decode", "claim-key")):
+            self.assertEqual(set(ends), {"router", "test", "prefill", "decode", "manager"})
+            tenants = os.path.basename(chart.yaml.safe_load(chart.configs(documents)["router"])["tenants_file"])
+            for name, entry in (("test", "test-key"), ("prefill", "claim-key"), ("decode", "claim-key"),
+                                ("manager", tenants)):
                 self.assertEqual([secret["items"] for secret in ends[name]], [[{"key": entry, "path": entry}]])
 
 

@@ -115,12 +115,14 @@ std::function<void(handoff::CallContext&)> SimClient::Rebase(
   };
 }
 
-void SimClient::Admit(const WorkerId& worker, const handoff::CallContext&, uint32_t prompt_tokens,
+void SimClient::Admit(const WorkerId& worker, const handoff::CallContext& context,
+                      uint32_t prompt_tokens,
                       absl::AnyInvocable<void(absl::StatusOr<LeaseId>)> done) {
   const auto call = Unary<LeaseId>::Open(net_, slot_of_(worker), std::move(done));
-  net_.ToWorker(call->stream(), [call, prompt_tokens](SimProcess& process) {
-    Unary<LeaseId>::Answer(call, process.worker().Admit(prompt_tokens));
-  });
+  net_.ToWorker(call->stream(),
+                [call, prompt_tokens, tenant = context.tenant](SimProcess& process) {
+                  Unary<LeaseId>::Answer(call, process.worker().Admit(prompt_tokens, tenant));
+                });
 }
 
 void SimClient::ReturnCredit(const WorkerId& worker, LeaseId credit) {

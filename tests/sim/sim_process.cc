@@ -149,7 +149,7 @@ std::string SimProcess::CheckIdle() {
   std::vector<LeaseId> credits;
   std::string problem;
   for (uint32_t i = 0; i < options_.worker.credits_max; ++i) {
-    const absl::StatusOr<LeaseId> credit = worker_->Admit(1);
+    const absl::StatusOr<LeaseId> credit = worker_->Admit(1, TenantId("t"));
     if (!credit.ok()) problem = absl::StrCat("a start credit is out: ", credit.status().message());
     if (credit.ok()) credits.push_back(*credit);
   }

@@ -35,7 +35,8 @@ drain_s: {{ .Values.drainSeconds }}
 {{- end -}}
 
 {{- define "sluice.config.cache-manager" -}}
-{{- $config := dict "service" (include "sluice.config.service" . | fromYaml) "blocks_max" .Values.cacheManager.blocksMax -}}
+{{- $config := dict "service" (include "sluice.config.service" . | fromYaml) "blocks_max" .Values.cacheManager.blocksMax
+  "tenants_file" (printf "/etc/sluice/auth/%s" .Values.auth.key) -}}
 {{- mergeOverwrite $config (deepCopy .Values.cacheManager.config) | toYaml -}}
 {{- end -}}
 

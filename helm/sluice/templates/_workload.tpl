@@ -156,9 +156,10 @@ volumeMounts:
 {{- if and (ne .name "cache-manager") (ne .root.Values.model.path "toy") -}}true{{- end -}}
 {{- end -}}
 
-{{/* Routers need all of it; workers, where certificates do not say who calls, the key of the routers' claims. */}}
+{{/* Routers need all of it; the cache-manager the shares; workers, where certificates do not say who calls, the key of the routers'
+claims. */}}
 {{- define "sluice.mountsAuth" -}}
-{{- if or (eq .name "router") (and (ne .name "cache-manager") (not .root.Values.tls.secretPrefix)) -}}true{{- end -}}
+{{- if or (has .name (list "router" "cache-manager")) (not .root.Values.tls.secretPrefix) -}}true{{- end -}}
 {{- end -}}
 
 {{/* Of (root, entries): the whole secret without entries. */}}
@@ -170,7 +171,7 @@ volumeMounts:
     {{- with .entries }}
     items:
       {{- range . }}
-      - {key: {{ . }}, path: {{ . }}}
+      - {key: {{ . | quote }}, path: {{ . | quote }}}
       {{- end }}
     {{- end }}
 {{- end -}}
@@ -189,7 +190,8 @@ volumeMounts:
       - {key: ca.crt, path: ca.crt}
 {{- end }}
 {{- if include "sluice.mountsAuth" . }}
-{{ include "sluice.authVolume" (dict "root" .root "entries" (eq .name "router" | ternary list (list "claim-key"))) }}
+{{- $entry := eq .name "cache-manager" | ternary .root.Values.auth.key "claim-key" }}
+{{ include "sluice.authVolume" (dict "root" .root "entries" (eq .name "router" | ternary list (list $entry))) }}
 {{- end }}
 {{- if eq .name "router" }}
 {{- with .root.Values.cacheSecret }}
