@@ -12,7 +12,7 @@ enum class KvFormat : uint8_t {
   kBf16,     // K [H][P/16][D/2][16][2] bf16 (pairs along D), V [H][P][D] bf16.
   kGqaFp8,   // K codes [H][P/16][D/4][16][4] e4m3, K scales [H][P] UE8M0, V codes [H][P][D] e4m3, V
              // scales [H][P] UE8M0.
-  kGqaFp8c,  // As kGqaFp8, centred, with a second term.
+  kGqaFp8c,  // As kGqaFp8 with UE5M3 scales, centred, with a second term.
   kGqaInt8c,  // As kGqaFp8c with int8 codes and bf16 scales: value = code * scale.
   // Of latent attention only (MlaLayerView), as are kF32 and kBf16 in its own component order:
   kMlaFp8,       // latent codes [P][L] e4m3, rope codes [P][R] int8, latent scales [P] UE8M0, rope
@@ -40,6 +40,31 @@ static constexpr KvCode KvCodeOf(KvFormat format) {
       break;  // latents: not K and V
   }
   return KvCode::kF32;
+}
+
+// How a format writes the scale of a row of K or V: value = code * scale.
+enum class KvScale : uint8_t { kNone, kUe8m0, kUe5m3, kBf16 };
+
+static constexpr KvScale KvScaleOf(KvFormat format) {
+  switch (format) {
+    case KvFormat::kGqaFp8:
+      return KvScale::kUe8m0;
+    case KvFormat::kGqaFp8c:
+      return KvScale::kUe5m3;
+    case KvFormat::kGqaInt8c:
+      return KvScale::kBf16;
+    case KvFormat::kF32:
+    case KvFormat::kBf16:
+    case KvFormat::kMlaFp8:
+    case KvFormat::kMlaFp8Tiles:
+      break;  // none, or those of latents
+  }
+  return KvScale::kNone;
+}
+
+// Bytes of one such scale.
+static constexpr int KvScaleBytes(KvScale scale) {
+  return scale == KvScale::kNone ? 0 : scale == KvScale::kBf16 ? 2 : 1;
 }
 
 // Centred: K - c_k and V - c_v are stored, with fixed vectors c of each layer, head and channel.

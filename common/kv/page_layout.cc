@@ -35,6 +35,12 @@ bool Fits(KvFormat format, KvKind kind) {
          (kind == KvKind::kLatent);
 }
 
+// What the bytes of a format mean, where its name once meant something else: part of the hash, so
+// that pages of such builds are not taken for each other's.
+absl::string_view EncodingOf(KvFormat format) {
+  return format == KvFormat::kGqaFp8c ? " ue5m3" : "";
+}
+
 // Bytes of the components of one layer, in order: latents, rotated keys, latent scales, rotated
 // scales.
 std::array<uint64_t, 4> LatentBytes(const LayoutSpec& spec) {
@@ -222,7 +228,7 @@ absl::StatusOr<PageLayout> PageLayout::Make(const LayoutSpec& spec) {
     layout.layer_begin_.push_back(layout.layer_begin_.back() + static_cast<uint32_t>(bytes));
   }
   layout.page_bytes_ = static_cast<uint32_t>(page_bytes);
-  const std::string text = DescribeSpec(spec, page_bytes);
+  const std::string text = absl::StrCat(DescribeSpec(spec, page_bytes), EncodingOf(spec.format));
   layout.hash_ = Hash128(text.data(), text.size());
   return layout;
 }

@@ -150,6 +150,16 @@ struct Avx2 {
               _mm256_max_epu32(
                   _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(codes, 8)), 23), smallest));
   }
+
+  // 16 scales.
+  static void ExpandUe5m3(const std::byte* from, float* to) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    const __m256i lowest = _mm256_set1_epi32((127 - 22) << 23);
+    StoreBits(to, _mm256_add_epi32(_mm256_slli_epi32(_mm256_cvtepu8_epi32(codes), 20), lowest));
+    StoreBits(to + 8,
+              _mm256_add_epi32(
+                  _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(codes, 8)), 20), lowest));
+  }
 };
 
 }  // namespace

@@ -170,6 +170,14 @@ struct Avx512 {
     _mm512_storeu_si512(
         to, _mm512_max_epu32(_mm512_slli_epi32(codes, 23), _mm512_set1_epi32(0x00400000)));
   }
+
+  // 16 scales.
+  static void ExpandUe5m3(const std::byte* from, float* to) {
+    const __m512i codes =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    _mm512_storeu_si512(
+        to, _mm512_add_epi32(_mm512_slli_epi32(codes, 20), _mm512_set1_epi32((127 - 22) << 23)));
+  }
 };
 
 }  // namespace

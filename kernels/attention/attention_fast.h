@@ -39,18 +39,29 @@ struct TileMemory {
 template <class Simd>
 void ExpandScales(const TileArgs& args, int blocks, const TileMemory& memory) {
   const KvLayerView& layer = *args.layer;
-  const KvCode code = KvCodeOf(layer.format);
+  const KvScale kind = KvScaleOf(layer.format);
   for (int b = 0; b < blocks; ++b) {
     const BlockAt at = FindBlock(args, b);
-    if (code == KvCode::kInt8) {
-      Simd::ExpandBf16(at.page + layer.k_scale_offset + at.row * 2, memory.k_scales + b * kBlock);
-      Simd::ExpandBf16(at.page + layer.v_scale_offset + at.row * 2, memory.v_scales + b * kBlock);
-    } else if (code == KvCode::kE4m3) {
-      Simd::ExpandUe8m0(at.page + layer.k_scale_offset + at.row, memory.k_scales + b * kBlock);
-      Simd::ExpandUe8m0(at.page + layer.v_scale_offset + at.row, memory.v_scales + b * kBlock);
-    } else {
-      for (int i = b * kBlock; i < (b + 1) * kBlock; ++i)
-        memory.k_scales[i] = memory.v_scales[i] = 1.0f;
+    const std::byte* k_from = at.page + layer.k_scale_offset + at.row * KvScaleBytes(kind);
+    const std::byte* v_from = at.page + layer.v_scale_offset + at.row * KvScaleBytes(kind);
+    float* k_to = memory.k_scales + b * kBlock;
+    float* v_to = memory.v_scales + b * kBlock;
+    switch (kind) {
+      case KvScale::kBf16:
+        Simd::ExpandBf16(k_from, k_to);
+        Simd::ExpandBf16(v_from, v_to);
+        break;
+      case KvScale::kUe8m0:
+        Simd::ExpandUe8m0(k_from, k_to);
+        Simd::ExpandUe8m0(v_from, v_to);
+        break;
+      case KvScale::kUe5m3:
+        Simd::ExpandUe5m3(k_from, k_to);
+        Simd::ExpandUe5m3(v_from, v_to);
+        break;
+      case KvScale::kNone:
+        for (int i = 0; i < kBlock; ++i) k_to[i] = v_to[i] = 1.0f;
+        break;
     }
   }
 }

@@ -35,10 +35,6 @@ inline BlockAt FindBlock(const TileArgs& args, int block) {
   return FindBlock(args, args.kv_head, args.first_slot + int64_t{block} * kBlock);
 }
 
-inline int ScaleBytes(KvCode code) {
-  return code == KvCode::kE4m3 ? 1 : code == KvCode::kInt8 ? 2 : 0;
-}
-
 inline int64_t BlockBytes(const KvLayerView& layer) {
   const KvCode code = KvCodeOf(layer.format);
   const int value_bytes = code == KvCode::kF32 ? 4 : code == KvCode::kBf16 ? 2 : 1;
@@ -56,7 +52,7 @@ inline const std::byte* NextKeys(const TileArgs& args, int block) {
   const KvLayerView& layer = *args.layer;
   const BlockAt at =
       FindBlock(args, args.next.kv_head, args.next.first_slot + int64_t{block} * kBlock);
-  const int scale_bytes = ScaleBytes(KvCodeOf(layer.format));
+  const int scale_bytes = KvScaleBytes(KvScaleOf(layer.format));
   if (scale_bytes > 0) {
     __builtin_prefetch(at.page + layer.k_scale_offset + at.row * scale_bytes);
     __builtin_prefetch(at.page + layer.v_scale_offset + at.row * scale_bytes);

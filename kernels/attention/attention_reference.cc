@@ -27,6 +27,11 @@ float Int8At(const std::byte* component, int64_t index) {
   return static_cast<float>(static_cast<int8_t>(component[index]));
 }
 
+float ByteScale(KvFormat format, std::byte code) {
+  const auto byte = static_cast<uint8_t>(code);
+  return KvScaleOf(format) == KvScale::kUe5m3 ? Ue5m3ToFloat(byte) : Ue8m0ToFloat(byte);
+}
+
 // k[d] and v[d] of one slot as the page stores them.
 void LoadSlot(const TileArgs& args, int64_t slot, float* k, float* v) {
   const KvLayerView& layer = *args.layer;
@@ -50,9 +55,9 @@ void LoadSlot(const TileArgs& args, int64_t slot, float* k, float* v) {
         break;
       case KvCode::kE4m3:
         k[d] = E4m3At(k_at, block + d / 4 * 64 + lane * 4 + d % 4) *
-               Ue8m0ToFloat(static_cast<uint8_t>(page[layer.k_scale_offset + row]));
-        v[d] = E4m3At(v_at, row * dim + d) *
-               Ue8m0ToFloat(static_cast<uint8_t>(page[layer.v_scale_offset + row]));
+               ByteScale(layer.format, page[layer.k_scale_offset + row]);
+        v[d] =
+            E4m3At(v_at, row * dim + d) * ByteScale(layer.format, page[layer.v_scale_offset + row]);
         break;
       case KvCode::kInt8:
         k[d] = Int8At(k_at, block + d / 4 * 64 + lane * 4 + d % 4) *

@@ -1,5 +1,5 @@
-// Small number formats: scalar conversions of bf16, f16, e4m3 (fn), UE8M0 and int8. The definition
-// that vector code is tested against.
+// Small number formats: scalar conversions of bf16, f16, e4m3 (fn), UE8M0, UE5M3 and int8. The
+// definition that vector code is tested against.
 //
 // Every function has internal linkage: files compiled for AVX-512 include this header too, and a
 // shared inline function could reach a processor without AVX-512 through the linker's choice of
@@ -119,6 +119,22 @@ static inline uint8_t Ue8m0ScaleFor(float amax) {
   const int exponent = static_cast<int>(magnitude >> 23);
   const int code = exponent - 8 + ((magnitude & 0x7fffffu) > 0x600000u ? 1 : 0);
   return static_cast<uint8_t>(code < 0 ? 0 : code);
+}
+
+// UE5M3: byte b means (1 + b % 8 / 8) * 2^(b / 8 - 22), from 2^-22 to 960; there is no zero and no
+// NaN.
+static inline float Ue5m3ToFloat(uint8_t code) {
+  return BitsFloat((static_cast<uint32_t>(code) << 20) + ((127u - 22u) << 23));
+}
+
+// The smallest scale with amax / scale <= 448; 255 when there is none (infinity and NaN, too).
+static inline uint8_t Ue5m3ScaleFor(float amax) {
+  if (amax <= 0x1p-22f * 448) return 0;
+  const uint32_t above = (FloatBits(amax * (1.0f / 448)) - FloatBits(0x1p-22f)) >> 20;
+  uint32_t code = above > 255 ? 255 : above;
+  if (code > 0) --code;  // the product was rounded
+  while (code < 255 && !(amax <= 448 * Ue5m3ToFloat(static_cast<uint8_t>(code)))) ++code;
+  return static_cast<uint8_t>(code);
 }
 
 // Rows of int8: value = code * scale, |code| <= 127, the scale a bf16. The scale of a row whose

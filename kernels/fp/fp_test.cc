@@ -131,6 +131,39 @@ TEST(Ue8m0, EveryCodeIsAPowerOfTwoWithAnExactInverse) {
   EXPECT_TRUE(std::isnan(Ue8m0ToFloat(255)));
 }
 
+TEST(Ue5m3, EveryCodeIsItsDefinitionAndLargerThanTheOneBefore) {
+  for (int code = 0; code < 256; ++code) {
+    const auto byte = static_cast<uint8_t>(code);
+    ASSERT_EQ(Ue5m3ToFloat(byte),
+              std::ldexp(1.0f + static_cast<float>(code % 8) / 8, code / 8 - 22));
+  }
+}
+
+TEST(Ue5m3, ScaleIsTheSmallestThatFits448) {
+  EXPECT_EQ(Ue5m3ScaleFor(0.0f), 0);
+  EXPECT_EQ(Ue5m3ScaleFor(kInf), 255);
+  EXPECT_EQ(Ue5m3ScaleFor(kNan), 255);
+  EXPECT_EQ(Ue5m3ScaleFor(std::numeric_limits<float>::max()), 255);
+  std::vector<float> amaxes = {1e-45f, 1e-38f, 1e-5f, 1.0f, 429000.0f};
+  SeededRandom random(2);
+  for (int i = 0; i < 200000; ++i)
+    amaxes.push_back(static_cast<float>(std::exp2(random.Unit() * 50 - 30)));
+  for (int code = 0; code < 256; ++code) {
+    const float border = 448 * Ue5m3ToFloat(static_cast<uint8_t>(code));
+    amaxes.insert(amaxes.end(),
+                  {border, std::nextafter(border, 0.0f), std::nextafter(border, kInf)});
+  }
+  for (float amax : amaxes) {
+    const int code = Ue5m3ScaleFor(amax);
+    if (code < 255) {
+      ASSERT_LE(amax, 448 * Ue5m3ToFloat(static_cast<uint8_t>(code))) << amax;
+    }
+    if (code > 0) {
+      ASSERT_GT(amax, 448 * Ue5m3ToFloat(static_cast<uint8_t>(code - 1))) << amax;
+    }
+  }
+}
+
 TEST(Ue8m0, ScaleIsTheSmallestPowerOfTwoThatFits448) {
   EXPECT_EQ(Ue8m0ScaleFor(0.0f), 127);
   EXPECT_EQ(Ue8m0ScaleFor(448.0f), 127);

@@ -1,6 +1,7 @@
 #include "kernels/kv_store/kv_store.h"
 
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "kernels/fp/fp.h"
@@ -52,35 +53,61 @@ void Gather(const std::byte* from, size_t bytes, void* row_bytes) {
 // One row of one head as the codes and the scale of a page.
 struct CodedRow {
   uint8_t codes[kMaxHeadDim];
-  uint16_t scale;  // UE8M0 beside e4m3 codes, bf16 beside int8 codes
+  uint16_t scale;  // of the format's KvScale
 };
 
-void Quantise(const RowKernels& kernels, KvCode code, const float* x, int dim, CodedRow* row) {
+// Of the 8 scales from the smallest that fits on, one octave, the one that loses least.
+uint8_t PickUe5m3(const RowKernels& kernels, const float* x, int dim, float amax) {
+  const int smallest = Ue5m3ScaleFor(amax);
+  int best = smallest;
+  float fewest = std::numeric_limits<float>::infinity();
+  for (int code = smallest; code < smallest + 8 && code < 256; ++code) {
+    const float scale = Ue5m3ToFloat(static_cast<uint8_t>(code));
+    const float misses = kernels.squared_misses(x, dim, 1.0f / scale) * (scale * scale);
+    if (misses < fewest) {  // never for NaN: such rows take the smallest
+      fewest = misses;
+      best = code;
+    }
+  }
+  return static_cast<uint8_t>(best);
+}
+
+void Quantise(const RowKernels& kernels, KvScale kind, const float* x, int dim, CodedRow* row) {
   const float amax = BitsFloat(kernels.max_magnitude(x, dim));
-  if (code == KvCode::kE4m3) {
+  if (kind == KvScale::kBf16) {
+    row->scale = Int8ScaleFor(amax);
+    kernels.quantise_int8(x, dim, 1.0f / Bf16ToFloat(row->scale), row->codes);
+  } else if (kind == KvScale::kUe5m3) {
+    const uint8_t scale = PickUe5m3(kernels, x, dim, amax);
+    kernels.quantise_e4m3(x, dim, 1.0f / Ue5m3ToFloat(scale), row->codes);
+    row->scale = scale;
+  } else {
     const uint8_t scale = Ue8m0ScaleFor(amax);
     kernels.quantise_e4m3(x, dim, Ue8m0Inverse(scale), row->codes);
     row->scale = scale;
-  } else {
-    row->scale = Int8ScaleFor(amax);
-    kernels.quantise_int8(x, dim, 1.0f / Bf16ToFloat(row->scale), row->codes);
   }
 }
 
-void Dequantise(KvCode code, const CodedRow& row, int dim, float* x) {
-  for (int d = 0; d < dim; ++d) {
-    x[d] = code == KvCode::kE4m3
-               ? E4m3ToFloat(row.codes[d]) * Ue8m0ToFloat(static_cast<uint8_t>(row.scale))
-               : static_cast<float>(static_cast<int8_t>(row.codes[d])) * Bf16ToFloat(row.scale);
+void Dequantise(KvScale kind, const CodedRow& row, int dim, float* x) {
+  if (kind == KvScale::kBf16) {
+    const float scale = Bf16ToFloat(row.scale);
+    for (int d = 0; d < dim; ++d)
+      x[d] = static_cast<float>(static_cast<int8_t>(row.codes[d])) * scale;
+    return;
   }
+  const auto byte = static_cast<uint8_t>(row.scale);
+  const float scale = kind == KvScale::kUe5m3 ? Ue5m3ToFloat(byte) : Ue8m0ToFloat(byte);
+  for (int d = 0; d < dim; ++d) x[d] = E4m3ToFloat(row.codes[d]) * scale;
 }
 
-// Scales have one or two bytes, little-endian.
-size_t ScaleBytes(KvCode code) { return code == KvCode::kE4m3 ? 1 : 2; }
+// Little-endian.
+size_t ScaleBytes(const KvLayerView& layer) {
+  return static_cast<size_t>(KvScaleBytes(KvScaleOf(layer.format)));
+}
 
 void PutK(const KvLayerView& layer, std::byte* page, int row, int head, const CodedRow& coded) {
   const auto dim = static_cast<size_t>(layer.head_dim);
-  const size_t scale_bytes = ScaleBytes(KvCodeOf(layer.format));
+  const size_t scale_bytes = ScaleBytes(layer);
   Scatter(coded.codes, dim, page + layer.k_offset + InterleavedOffset(layer, head, row, dim));
   std::memcpy(page + layer.k_scale_offset + RowIndex(layer, head, row) * scale_bytes, &coded.scale,
               scale_bytes);
@@ -88,7 +115,7 @@ void PutK(const KvLayerView& layer, std::byte* page, int row, int head, const Co
 
 void PutV(const KvLayerView& layer, std::byte* page, int row, int head, const CodedRow& coded) {
   const auto dim = static_cast<size_t>(layer.head_dim);
-  const size_t scale_bytes = ScaleBytes(KvCodeOf(layer.format));
+  const size_t scale_bytes = ScaleBytes(layer);
   const size_t index = RowIndex(layer, head, row);
   std::memcpy(page + layer.v_offset + index * dim, coded.codes, dim);
   std::memcpy(page + layer.v_scale_offset + index * scale_bytes, &coded.scale, scale_bytes);
@@ -100,7 +127,7 @@ using PutRow = void (*)(const KvLayerView& layer, std::byte* page, int row, int 
 // x - centre, quantised; for the first token also what the codes miss of it, into the sink row.
 void StoreCoded(const RowKernels& kernels, const KvLayerView& layer, std::byte* const* pages,
                 int64_t slot, int head, const float* x, const float* centre, PutRow put) {
-  const KvCode code = KvCodeOf(layer.format);
+  const KvScale kind = KvScaleOf(layer.format);
   const int dim = layer.head_dim;
   float centred[kMaxHeadDim];
   if (centre != nullptr) {
@@ -108,14 +135,14 @@ void StoreCoded(const RowKernels& kernels, const KvLayerView& layer, std::byte* 
     x = centred;
   }
   CodedRow row;
-  Quantise(kernels, code, x, dim, &row);
+  Quantise(kernels, kind, x, dim, &row);
   put(layer, pages[slot / layer.page_tokens], static_cast<int>(slot % layer.page_tokens), head,
       row);
   if (!HasSecondTerm(layer) || slot != SlotOfPosition(0, layer.sink_rows)) return;
   float missed[kMaxHeadDim];
-  Dequantise(code, row, dim, missed);
+  Dequantise(kind, row, dim, missed);
   for (int d = 0; d < dim; ++d) missed[d] = x[d] - missed[d];
-  Quantise(kernels, code, missed, dim, &row);
+  Quantise(kernels, kind, missed, dim, &row);
   put(layer, pages[0], 0, head, row);
 }
 
@@ -158,14 +185,15 @@ void LoadHead(const KvLayerView& layer, const std::byte* page, int row, int head
       v[d] = Bf16ToFloat(v_row[d]);
     }
   } else {
-    const size_t scale_bytes = ScaleBytes(code);
+    const KvScale kind = KvScaleOf(layer.format);
+    const size_t scale_bytes = ScaleBytes(layer);
     CodedRow coded = {};
     Gather(k_at + InterleavedOffset(layer, head, row, dim), dim, coded.codes);
     std::memcpy(&coded.scale, page + layer.k_scale_offset + index * scale_bytes, scale_bytes);
-    Dequantise(code, coded, layer.head_dim, k);
+    Dequantise(kind, coded, layer.head_dim, k);
     std::memcpy(coded.codes, v_at + index * dim, dim);
     std::memcpy(&coded.scale, page + layer.v_scale_offset + index * scale_bytes, scale_bytes);
-    Dequantise(code, coded, layer.head_dim, v);
+    Dequantise(kind, coded, layer.head_dim, v);
   }
 }
 

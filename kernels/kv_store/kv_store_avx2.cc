@@ -19,6 +19,12 @@ uint32_t MaxMagnitude(const float* x, int n) {
   return static_cast<uint32_t>(_mm_cvtsi128_si32(half));
 }
 
+float SumByHalves(__m256 lanes) {
+  __m128 sum = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
+  sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+  return _mm_cvtss_f32(_mm_add_ss(sum, _mm_shuffle_ps(sum, sum, 1)));
+}
+
 // The arithmetic of FloatToE4m3, 8 values at once: both ranges are computed, the right one is
 // chosen.
 __m256i E4m3Codes(__m256 value) {
@@ -91,8 +97,26 @@ void RoundBf16(const float* x, int n, uint16_t* out) {
   }
 }
 
+__m256 AddSquareOfMiss(const float* x, __m256 inverse, __m256 sum) {
+  const __m256 keep = _mm256_set1_ps(kKeepFourBits);
+  const __m256 y = _mm256_mul_ps(_mm256_loadu_ps(x), inverse);
+  const __m256 miss = _mm256_fnmadd_ps(y, keep, _mm256_mul_ps(y, keep));
+  return _mm256_fmadd_ps(miss, miss, sum);
+}
+
+float SquaredMisses(const float* x, int n, float inverse_scale) {
+  const __m256 inverse = _mm256_set1_ps(inverse_scale);
+  __m256 low = _mm256_setzero_ps();
+  __m256 high = _mm256_setzero_ps();
+  for (int i = 0; i < n; i += 16) {
+    low = AddSquareOfMiss(x + i, inverse, low);
+    high = AddSquareOfMiss(x + i + 8, inverse, high);
+  }
+  return SumByHalves(_mm256_add_ps(low, high));
+}
+
 }  // namespace
 
-const RowKernels kAvx2Rows = {MaxMagnitude, QuantiseE4m3, QuantiseInt8, RoundBf16};
+const RowKernels kAvx2Rows = {MaxMagnitude, QuantiseE4m3, QuantiseInt8, RoundBf16, SquaredMisses};
 
 }  // namespace sluice::kernels::kv_store_internal

@@ -68,8 +68,24 @@ void RoundBf16(const float* x, int n, uint16_t* out) {
   }
 }
 
+float SquaredMisses(const float* x, int n, float inverse_scale) {
+  const __m512 inverse = _mm512_set1_ps(inverse_scale);
+  const __m512 keep = _mm512_set1_ps(kKeepFourBits);
+  __m512 lanes = _mm512_setzero_ps();
+  for (int i = 0; i < n; i += 16) {
+    const __m512 y = _mm512_mul_ps(_mm512_loadu_ps(x + i), inverse);
+    const __m512 miss = _mm512_fnmadd_ps(y, keep, _mm512_mul_ps(y, keep));
+    lanes = _mm512_fmadd_ps(miss, miss, lanes);
+  }
+  const __m256 eight =
+      _mm256_add_ps(_mm512_castps512_ps256(lanes), _mm512_extractf32x8_ps(lanes, 1));
+  __m128 sum = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+  return _mm_cvtss_f32(_mm_add_ss(sum, _mm_shuffle_ps(sum, sum, 1)));
+}
+
 }  // namespace
 
-const RowKernels kAvx512Rows = {MaxMagnitude, QuantiseE4m3, QuantiseInt8, RoundBf16};
+const RowKernels kAvx512Rows = {MaxMagnitude, QuantiseE4m3, QuantiseInt8, RoundBf16, SquaredMisses};
 
 }  // namespace sluice::kernels::kv_store_internal

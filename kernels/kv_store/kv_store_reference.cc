@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "kernels/fp/fp.h"
 #include "kernels/kv_store/kv_store_impl.h"
 
@@ -25,8 +27,22 @@ void RoundBf16(const float* x, int n, uint16_t* out) {
   for (int i = 0; i < n; ++i) out[i] = FloatToBf16(x[i]);
 }
 
+float SquaredMisses(const float* x, int n, float inverse_scale) {
+  float lanes[16] = {};
+  for (int i = 0; i < n; ++i) {
+    const float y = x[i] * inverse_scale;
+    const float miss = std::fma(y, -kKeepFourBits, y * kKeepFourBits);
+    lanes[i % 16] = std::fma(miss, miss, lanes[i % 16]);
+  }
+  for (int half = 8; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
 }  // namespace
 
-const RowKernels kReferenceRows = {MaxMagnitude, QuantiseE4m3, QuantiseInt8, RoundBf16};
+const RowKernels kReferenceRows = {MaxMagnitude, QuantiseE4m3, QuantiseInt8, RoundBf16,
+                                   SquaredMisses};
 
 }  // namespace sluice::kernels::kv_store_internal

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -80,10 +81,7 @@ TEST(KvStoreTest, EveryPathWritesTheSameBytes) {
 }
 
 // The published rule, written the way the format's definition reads.
-float Fp8OfDefinition(float value, float amax) {
-  if (amax == 0) return 0;
-  double scale = std::exp2(-127);
-  while (static_cast<double>(amax) / scale > 448) scale *= 2;
+float NearestFp8(float value, double scale) {
   double best = 0;
   for (int code = 0; code < 256; ++code) {
     if ((code & 0x7f) == 0x7f) continue;
@@ -94,6 +92,13 @@ float Fp8OfDefinition(float value, float amax) {
       best = candidate;
   }
   return static_cast<float>(best);
+}
+
+float Fp8OfDefinition(float value, float amax) {
+  if (amax == 0) return 0;
+  double scale = std::exp2(-127);
+  while (static_cast<double>(amax) / scale > 448) scale *= 2;
+  return NearestFp8(value, scale);
 }
 
 TEST(KvStoreTest, LoadGivesBackWhatTheFormatKeeps) {
@@ -140,15 +145,41 @@ float Int8OfDefinition(float value, float amax) {
   return static_cast<float>(std::nearbyint(static_cast<double>(value) / step) * step);
 }
 
-// What the store keeps of a row of one head: all values by the definition of the format.
-std::vector<float> OfDefinition(KvFormat format, const std::vector<float>& row) {
+float LargestOf(const std::vector<float>& row) {
   float amax = 0;
   for (float value : row) amax = std::max(amax, std::abs(value));
-  std::vector<float> kept;
+  return amax;
+}
+
+// A row of gqa_fp8c with one scale: its values and the sum of their squared errors.
+std::pair<std::vector<float>, double> Fp8Row(const std::vector<float>& row, double scale) {
+  std::pair<std::vector<float>, double> kept;
   for (float value : row) {
-    kept.push_back(KvCodeOf(format) == KvCode::kInt8 ? Int8OfDefinition(value, amax)
-                                                     : Fp8OfDefinition(value, amax));
+    kept.first.push_back(NearestFp8(value, scale));
+    const double error = static_cast<double>(kept.first.back()) - static_cast<double>(value);
+    kept.second += error * error;
   }
+  return kept;
+}
+
+// Of the 8 scales of three mantissa bits from the smallest that fits on, the one that loses least.
+std::vector<float> Fp8cRowOfDefinition(const std::vector<float>& row) {
+  int code = 0;
+  const auto scale_of = [](int byte) { return (1 + byte % 8 / 8.0) * std::exp2(byte / 8 - 22); };
+  while (static_cast<double>(LargestOf(row)) > 448 * scale_of(code)) ++code;
+  auto best = Fp8Row(row, scale_of(code));
+  for (int i = 1; i < 8; ++i) {
+    auto other = Fp8Row(row, scale_of(code + i));
+    if (other.second < best.second) best = other;
+  }
+  return best.first;
+}
+
+// What the store keeps of a row of one head: all values by the definition of the format.
+std::vector<float> OfDefinition(KvFormat format, const std::vector<float>& row) {
+  if (format == KvFormat::kGqaFp8c) return Fp8cRowOfDefinition(row);
+  std::vector<float> kept;
+  for (float value : row) kept.push_back(Int8OfDefinition(value, LargestOf(row)));
   return kept;
 }
 
@@ -230,6 +261,26 @@ TEST(KvStoreTest, BytesLieWhereTheLayoutSays) {
   size_t nonzero = 0;
   for (size_t i = 0; i < page_bytes; ++i) nonzero += page[i] != std::byte{0};
   EXPECT_EQ(nonzero, 6u);
+}
+
+TEST(KvStoreTest, ScalesOfThreeMantissaBitsAreThoseThatLoseLeast) {
+  size_t page_bytes = 0;
+  const KvLayerView layer = TestLayer(KvFormat::kGqaFp8c, 1, 16, 16, &page_bytes);
+  std::vector<float> k(16, 0.0f);
+  std::vector<float> v(16, 0.0f);
+  k[3] = 448.0f * 1.375f;  // exact at 1.375, the smallest that fits
+  v[3] = 1.0f;
+  v[4] = 9 / 16.0f;  // both exact at 2^-8; the smallest that fits is 1.25 * 2^-9
+  TestPages pages(layer, page_bytes, 16);
+  StoreKv(BestIsaPath(), layer, pages.table(), 0, {k.data(), v.data(), 16, 16}, 0, 1);
+  const auto byte = [&](uint32_t at) { return static_cast<uint8_t>(pages.table()[0][at]); };
+  EXPECT_EQ(Ue5m3ToFloat(byte(layer.k_scale_offset)), 1.375f);
+  EXPECT_EQ(byte(layer.k_offset + 3 % 4), 0x7e);
+  EXPECT_EQ(Ue5m3ToFloat(byte(layer.v_scale_offset)), 0x1p-8f);
+  std::vector<float> k_back(16), v_back(16);
+  LoadKvSlot(layer, pages.table()[0], 0, k_back.data(), v_back.data());
+  EXPECT_EQ(k_back, k);
+  EXPECT_EQ(v_back, v);
 }
 
 TEST(KvStoreTest, Int8BytesLieWhereTheLayoutSays) {

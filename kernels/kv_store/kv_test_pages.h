@@ -27,7 +27,7 @@ inline KvLayerView TestLayer(KvFormat format, int kv_heads, int head_dim, int pa
   const size_t rows = static_cast<size_t>(kv_heads) * static_cast<size_t>(page_tokens);
   const KvCode code = KvCodeOf(format);
   const size_t value_bytes = code == KvCode::kF32 ? 4 : code == KvCode::kBf16 ? 2 : 1;
-  const size_t scale_bytes = code == KvCode::kE4m3 ? 1 : code == KvCode::kInt8 ? 2 : 0;
+  const auto scale_bytes = static_cast<size_t>(KvScaleBytes(KvScaleOf(format)));
   const size_t codes = rows * static_cast<size_t>(head_dim) * value_bytes;
   layer.k_offset = take(codes);
   layer.k_scale_offset = take(rows * scale_bytes);

@@ -35,6 +35,34 @@ def fp8(x, scale=None):
     return e4m3(x / scale) * scale
 
 
+def best_of(candidates, x, error):
+    """Rows of x in e4m3, each with the one of its candidate scales whose error is least."""
+    stored = np.stack([fp8(x, scale) for scale in candidates])
+    picked = error(stored, x).argmin(0)
+    return np.take_along_axis(stored, picked[None, ..., None], 0)[0]
+
+
+def eighths(x):
+    """The 8 scales of 3 mantissa bits from the smallest that fits on."""
+    exact = largest(x) / F32(448)
+    unit = np.exp2(np.floor(np.log2(exact)) - 3)
+    first = np.ceil(exact / unit)
+    out = []
+    for i in range(8):
+        n = first + i
+        out.append((np.where(n > 16, 16 + 2 * (n - 16), n) * unit).astype(F32))
+    return out
+
+
+def squares(stored, x):
+    return ((stored - x) ** 2).sum(-1)
+
+
+def of_largest(stored, x):
+    at = np.abs(x).argmax(-1)[..., None]
+    return np.abs(np.take_along_axis(stored, at[None], -1) - np.take_along_axis(x, at, -1)[None])[..., 0]
+
+
 def int8(x, clip=1.0):
     scale = largest(x) * F32(clip) / 127
     rounded = round_bf16(scale)
@@ -44,7 +72,6 @@ def int8(x, clip=1.0):
 
 def tensor_fp8(x):
     return fp8(x, F32(np.abs(x).max() / 448))
-
 
 
 
@@ -92,10 +119,13 @@ def gqa_formats(model, calibration):
         "only V": plain(exact, fp8),
         "no sink row": centred(fp8),
         "no centring": plain(sink(fp8)),
-        "gqa_fp8c": centred(sink(fp8)),
+        "gqa_fp8c": centred(sink(lambda x: best_of(eighths(x), x, squares))),
+        "fp8c, scale a power of two": centred(sink(fp8)),
         "fp8c, scale max/448": centred(sink(lambda x: fp8(x, largest(x) / 448))),
-        "fp8c, only K": lambda i, k, v: (centred(sink(fp8))(i, k, v)[0], v),
-        "fp8c, only V": lambda i, k, v: (k, centred(sink(fp8))(i, k, v)[1]),
+        "power of two, only K": lambda i, k, v: (centred(sink(fp8))(i, k, v)[0], v),
+        "power of two, only V": lambda i, k, v: (k, centred(sink(fp8))(i, k, v)[1]),
+        "fp8c, eighths, largest": centred(sink(lambda x: best_of(eighths(x), x, of_largest))),
+        "fp8c, eighths, smallest": centred(sink(lambda x: fp8(x, eighths(x)[0]))),
         "int8": plain(int8),
         "int8, no sink row": centred(int8),
         "int8, no centring": plain(sink(int8)),
