@@ -40,7 +40,7 @@ constexpr FieldRule kRules[] = {
      "auto|f32|bf16|gqa_fp8|gqa_fp8c|gqa_int8c|mla_fp8|mla_fp8_656"},
     {"EngineConfig", "kv_centre"},
     {"EngineConfig", "exactness", "strict", 0, 0, "strict|fast"},
-    {"EngineConfig", "activations", "auto", 0, 0, "auto|int8|int16"},
+    {"EngineConfig", "activations", "int16", 0, 0, "int8|int16"},
     {"EngineConfig", "page_tokens", "", 16, 256},
     {"EngineConfig", "kv_pool_mib", "1024", 1, 1048576},
     {"EngineConfig", "step_tokens_max", "512", 1, 65536},

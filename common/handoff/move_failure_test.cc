@@ -153,7 +153,7 @@ TEST(Move, ReadsThatNeverEndEndTheMove) {
   test.network.Cut(test.p.inner->node(), test.d.inner->node());
   test.world.RunFor(absl::Milliseconds(200));
   test.network.Mend(test.p.inner->node(), test.d.inner->node());
-  test.world.RunFor(test.options.lease * 2);
+  test.world.RunFor(test.options.lease * 3);
   ASSERT_TRUE(move.result.has_value());
   EXPECT_TRUE(absl::IsUnavailable(move.result->status())) << move.result->status();
   EXPECT_EQ(test.d.counters.quarantined_now, 2u);

@@ -60,7 +60,7 @@ void HandoffTaker::ArmRenewal(Reservation& reservation, absl::Time at) {
 absl::Status HandoffTaker::CheckProgress(Reservation& reservation) {
   // Past its lease it lapses: it may be this process that stood still.
   if (reservation.reads > 0 && LeaseHeld(reservation) &&
-      Now() - reservation.progress_at >= options_.lease) {
+      Now() - reservation.progress_at >= 2 * options_.lease) {
     return absl::UnavailableError(absl::StrCat(
         "no read of a page has ended for ", absl::FormatDuration(Now() - reservation.progress_at),
         ", ", reservation.reads, " are under way; ", reservation.bytes_done, " of ",

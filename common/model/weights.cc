@@ -175,7 +175,9 @@ class WeightLoader {
   }
 
   kernels::PackedMatrix Describe(kernels::WeightFormat format, int64_t n, int64_t k) const {
-    return kernels::DescribePacked(path_, format, n, k, ActivationKindOf(blocks_, format));
+    const auto kind = blocks_ == BlockActivations::kInt8 ? kernels::ActivationKind::kInt8
+                                                         : kernels::ActivationKind::kInt16;
+    return kernels::DescribePacked(path_, format, n, k, kind);
   }
 
   // `matrix` must stay where it is until Pack.
@@ -268,14 +270,6 @@ class WeightLoader {
   std::vector<PackJob> jobs_;
   std::vector<HeadJob> head_jobs_;
 };
-
-kernels::ActivationKind ActivationKindOf(BlockActivations blocks, kernels::WeightFormat format) {
-  const bool is_gguf =
-      format != kernels::WeightFormat::kInt4 && format != kernels::WeightFormat::kNvFp4;
-  const bool is_int8 =
-      blocks == BlockActivations::kInt8 || (blocks == BlockActivations::kAuto && is_gguf);
-  return is_int8 ? kernels::ActivationKind::kInt8 : kernels::ActivationKind::kInt16;
-}
 
 absl::StatusOr<std::unique_ptr<LoadedWeights>> LoadedWeights::Load(const ModelFiles& files,
                                                                    kernels::IsaPath path,

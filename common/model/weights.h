@@ -99,10 +99,8 @@ struct LayerWeights {
 // as they are.
 enum class BlockActivations : uint8_t {
   kInt16,  // an error far below that of the weights
-  kInt8,   // twice as fast
-  kAuto,   // 8 bits beside the formats of GGUF, as in llama.cpp; 16 bits beside INT4 and NVFP4
+  kInt8,   // up to twice as fast where rows are many, an error as large as that of FP8 pages
 };
-kernels::ActivationKind ActivationKindOf(BlockActivations blocks, kernels::WeightFormat format);
 
 // Immutable; any thread may read it. Independent of the files it came from.
 class LoadedWeights {

@@ -51,20 +51,6 @@ class LoadedWeightsTest : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<LoadedWeights> weights_;
 };
 
-TEST(BlockActivations, AutoIsEightBitsBesideTheFormatsOfGguf) {
-  using kernels::ActivationKind;
-  using kernels::WeightFormat;
-  const auto kind = [](BlockActivations blocks, WeightFormat format) {
-    return ActivationKindOf(blocks, format);
-  };
-  EXPECT_EQ(kind(BlockActivations::kAuto, WeightFormat::kQ4_1), ActivationKind::kInt8);
-  EXPECT_EQ(kind(BlockActivations::kAuto, WeightFormat::kQ6_K), ActivationKind::kInt8);
-  EXPECT_EQ(kind(BlockActivations::kAuto, WeightFormat::kInt4), ActivationKind::kInt16);
-  EXPECT_EQ(kind(BlockActivations::kAuto, WeightFormat::kNvFp4), ActivationKind::kInt16);
-  EXPECT_EQ(kind(BlockActivations::kInt8, WeightFormat::kInt4), ActivationKind::kInt8);
-  EXPECT_EQ(kind(BlockActivations::kInt16, WeightFormat::kQ4_1), ActivationKind::kInt16);
-}
-
 TEST_P(LoadedWeightsTest, PacksEveryTensorOnEveryPath) {
   for (kernels::IsaPath path : kernels::AvailableIsaPaths()) {
     SCOPED_TRACE(std::string(kernels::IsaPathName(path)));

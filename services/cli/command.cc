@@ -39,9 +39,9 @@ void AddModelOptions(CLI::App& command, services::LocalModelOptions* options) {
                   "with bits that depend on how they are cut")
       ->capture_default_str();
   command
-      .add_option("--activations", options->activations,
-                  "Rounding of activations beside quantised weights: int8, int16 (slower, closer "
-                  "to float), auto: int8 for GGUF formats")
+      .add_option(
+          "--activations", options->activations,
+          "Rounding of activations beside quantised weights: int16, or int8 (faster, less exact)")
       ->capture_default_str();
   command.add_option("--threads", options->threads, "Compute threads; 0: every usable core")
       ->capture_default_str();

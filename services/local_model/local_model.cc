@@ -31,11 +31,9 @@ absl::StatusOr<model::KvCentre> LoadCentre(const LocalModelOptions& options,
 }
 
 absl::StatusOr<model::BlockActivations> ParseActivations(absl::string_view name) {
-  if (name == "auto") return model::BlockActivations::kAuto;
   if (name == "int8") return model::BlockActivations::kInt8;
   if (name == "int16") return model::BlockActivations::kInt16;
-  return absl::InvalidArgumentError(
-      absl::StrCat("activations is '", name, "'; use auto, int8 or int16"));
+  return absl::InvalidArgumentError(absl::StrCat("activations is '", name, "'; use int8 or int16"));
 }
 
 }  // namespace

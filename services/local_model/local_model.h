@@ -22,7 +22,7 @@ struct LocalModelOptions {
   // empty: the file beside the model, none when there is none.
   std::string kv_centre;
   std::string exactness = "strict";  // strict or fast
-  std::string activations = "auto";  // auto, int8, int16: model::BlockActivations
+  std::string activations = "int16";  // int8, int16: model::BlockActivations
   uint32_t threads = 0;              // 0: every usable core
   uint32_t page_tokens = 0;          // 0: 32, with latent attention 64
   // For comparisons with Hugging Face only: equal index scores are ordered as torch.topk orders

@@ -49,7 +49,8 @@ class GrantTest(ServicesTest):
         def run(grant):
             credit = prefill.call("Admit", request_id="rogue", attempt=1, prompt_tokens=len(PROMPT)).credit_id
             request = prefill.request("Run", request_id="rogue", attempt=1, prompt=PROMPT, deadline_ms=20000, credit_id=credit,
-                                      sampling=dict(top_p=1, repetition_penalty=1, max_tokens=4, logprobs=-1))
+                                      sampling=dict(top_p=1, repetition_penalty=1, max_tokens=4, logprobs=-1,
+                                                    ignore_eos=True))
             request.grant.ParseFromString(grant.SerializeToString())
             return list(prefill.send("Run", request, stream=True))
 

@@ -76,7 +76,7 @@ void MakeForgetfulHolder(ScenarioMaker& maker) {
   handoff::WorkerOptions& worker = s.process.worker;
   worker.served_max = 0;
   worker.engine.step_tokens_max = 64;
-  s.router.repeats = {0.8, worker.lease, worker.lease * 1.3};
+  s.router.repeats = {1, worker.lease, worker.lease * 1.3};
   s.rpc.delay_max = worker.lease * 0.05;
   SlowReads(maker, 0.4, 0.8);
   s.link.duplicate = s.link.reorder = 0;

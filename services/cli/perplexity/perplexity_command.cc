@@ -173,8 +173,6 @@ void AddPerplexityCommand(CLI::App& app, Command* run) {
   auto flags = std::make_shared<PerplexityFlags>();
   CLI::App* command =
       app.add_subcommand("perplexity", "How well a model predicts a text, in windows of its own");
-  // 8 bits would hide what a KV format costs.
-  flags->model.activations = "int16";
   AddModelOptions(*command, &flags->model);
   command->add_option("--file", flags->file, "Text file")->required();
   command->add_option("--against", flags->against, "KV format to compare with");
@@ -183,7 +181,7 @@ void AddPerplexityCommand(CLI::App& app, Command* run) {
   command->add_option("--against-kernels", flags->against_kernels,
                       "Kernels to compare with: auto, reference, avx2 or avx512");
   command->add_option("--against-activations", flags->against_activations,
-                      "Rounding of activations to compare with: auto, int8 or int16");
+                      "Rounding of activations to compare with: int8 or int16");
   command->add_option("--window", flags->window, "Tokens of a window")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
