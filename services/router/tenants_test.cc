@@ -51,7 +51,7 @@ class TenantsTest : public testing::Test {
     return read;
   }
 
-  const SystemClock clock_;
+  SystemClock clock_;
   const std::string pepper_ = std::string(32, 'p');
   std::string folder_;
   std::shared_ptr<Tenants> tenants_;
