@@ -85,13 +85,14 @@ TEST(Log, FieldsWithBlanksAreQuoted) {
 TEST(Fault, ArmedPointsFailAndAllHitsAreCounted) {
   FaultInjector faults;
   EXPECT_TRUE(faults.Hit("x").ok());
-  faults.Arm("x", [] { return absl::UnavailableError("armed"); });
+  EXPECT_EQ(faults.Arm("x", [] { return absl::UnavailableError("armed"); }), 1u);
   EXPECT_EQ(faults.Hit("x").code(), absl::StatusCode::kUnavailable);
   faults.Disarm("x");
   EXPECT_TRUE(faults.Hit("x").ok());
   EXPECT_EQ(faults.HitCount("x"), 3u);
-  faults.Arm(
-      "x", [] { return absl::UnavailableError("armed"); }, "a");
+  EXPECT_EQ(faults.Arm(
+                "x", [] { return absl::UnavailableError("armed"); }, "a"),
+            3u);
   EXPECT_TRUE(faults.Hit("x").ok());
   EXPECT_TRUE(faults.Hit("x", "b").ok());
   EXPECT_FALSE(faults.Hit("x", "a").ok());

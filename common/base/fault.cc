@@ -4,11 +4,12 @@
 
 namespace sluice {
 
-void FaultInjector::Arm(absl::string_view point, Action action, absl::string_view subject) {
+uint64_t FaultInjector::Arm(absl::string_view point, Action action, absl::string_view subject) {
   MutexLock lock(mutex_);
   Point& entry = points_[std::string(point)];
   entry.action = std::make_shared<Action>(std::move(action));
   entry.subject = std::string(subject);
+  return entry.hits;
 }
 
 void FaultInjector::Disarm(absl::string_view point) {

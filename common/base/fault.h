@@ -21,7 +21,8 @@ class FaultInjector {
   using Action = absl::AnyInvocable<absl::Status()>;
 
   // With a `subject` only hits that name the same one run the action: one request among many.
-  void Arm(absl::string_view point, Action action, absl::string_view subject = "");
+  // Returns how often the point was hit before; every later hit sees the action.
+  uint64_t Arm(absl::string_view point, Action action, absl::string_view subject = "");
   void Disarm(absl::string_view point);
   // OK unless an armed action says otherwise. Counts every hit.
   absl::Status Hit(absl::string_view point, absl::string_view subject = "");

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "grpcpp/support/server_callback.h"
@@ -47,12 +48,13 @@ class FaultArmer {
     }
   }
 
-  absl::Status Arm(const v1::ArmFaultRequest& request) {
+  // The number of hits that the action did not see.
+  absl::StatusOr<uint64_t> Arm(const v1::ArmFaultRequest& request) {
     const std::string& point = request.point();
     if (point.empty())
       return MakeError(v1::INVALID_FIELD, "name the fault point", {.field = "point"});
     if (request.kind() == v1::ArmFaultRequest::KIND_UNSPECIFIED)
-      return absl::OkStatus();  // only the hits are asked
+      return faults_.HitCount(point);  // only the hits are asked
     MutexLock lock(mutex_);
     const auto it = gates_.find(point);
     if (it != gates_.end()) {
@@ -84,10 +86,9 @@ class FaultArmer {
       }
       default:
         faults_.Disarm(point);
-        return absl::OkStatus();
+        return faults_.HitCount(point);
     }
-    faults_.Arm(point, std::move(action), request.request_id());
-    return absl::OkStatus();
+    return faults_.Arm(point, std::move(action), request.request_id());
   }
 
  private:
@@ -125,9 +126,9 @@ class AdminService final : public v1::Admin::CallbackService {
                                      v1::ArmFaultReply* reply) override {
     if (armer_ == nullptr)
       return FinishUnary(context, absl::UnimplementedError("fault points are not in this build"));
-    const absl::Status status = armer_->Arm(*request);
-    reply->set_hits(options_.faults->HitCount(request->point()));
-    return FinishUnary(context, status);
+    const absl::StatusOr<uint64_t> hits = armer_->Arm(*request);
+    if (hits.ok()) reply->set_hits(*hits);
+    return FinishUnary(context, hits.status());
   }
 
  private:

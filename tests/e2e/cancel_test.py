@@ -52,8 +52,8 @@ class CancelTest(unittest.TestCase):
         other = [t for d in next(neighbour).deltas for t in d.token_ids]
         hits = self.admins[role].arm(point, "PAUSE")
         stream = self.client.generate(text="a prompt of several pages " * 10, max_tokens=100, ignore_eos=True, timeout=timeout)
-        harness.wait_until(lambda: self.admins[role].arm(point, "KIND_UNSPECIFIED") > hits, f"{point} is reached")
         try:
+            harness.wait_until(lambda: self.admins[role].arm(point, "KIND_UNSPECIFIED") > hits, f"{point} is reached")
             leave(stream)
         finally:
             self.admins[role].arm(point, "DISARM")
