@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -278,6 +279,10 @@ absl::StatusOr<KvAmount> ParseKvAmount(absl::string_view text) {
   if (bytes > 0x1.0p62) return wrong;
   amount.bytes = static_cast<uint64_t>(bytes);
   return amount;
+}
+
+std::string PathBeside(const std::string& tenants_file, const std::string& file) {
+  return (std::filesystem::path(tenants_file).parent_path() / file).string();
 }
 
 std::string WrongTenantId(absl::string_view id) {

@@ -33,6 +33,9 @@ absl::StatusOr<KvAmount> ParseKvAmount(absl::string_view text);
 // printable ASCII are shown escaped.
 std::string WrongTenantId(absl::string_view id);
 
+// Where `file`, which a tenants file names, is: beside `tenants_file`, unless it is absolute.
+std::string PathBeside(const std::string& tenants_file, const std::string& file);
+
 // A checked file, complete but for `jwt` and `default_class`, which stay absent where the file has
 // none. `yaml` is the text of `source`. `places`, unless null, gets where settings stand. Errors:
 // INVALID_ARGUMENT "source:line:column: setting ..."; ids, hashes, subjects and names may stand

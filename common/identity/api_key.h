@@ -13,6 +13,11 @@ inline constexpr size_t kApiKeyBytesMax = 512;
 // Of the pepper and other secrets of operators.
 inline constexpr size_t kSecretBytesMin = 32;
 
+// A fresh one: 256 random bits in hexadecimal digits. `random` must be a secure one.
+std::string MakeSecret(RandomSource& random);
+// The pepper in its file: the first line.
+std::string PepperIn(absl::string_view file);
+
 // "sk-sluice-" and 256 random bits. `random` must be a secure one.
 std::string MakeApiKey(RandomSource& random);
 

@@ -83,12 +83,12 @@ void TenantLedger::Update(const TenantId& tenant, Change change) {
   }
   Delist(account);
   holders_ -= account.held() > 0 ? 1 : 0;
-  only_refused_ -= account.held() == 0 && account.refused > 0 ? 1 : 0;
+  only_refused_ -= account.only_refused() ? 1 : 0;
   change(account);
   holders_ += account.held() > 0 ? 1 : 0;
-  only_refused_ += account.held() == 0 && account.refused > 0 ? 1 : 0;
+  only_refused_ += account.only_refused() ? 1 : 0;
   Enlist(account);
-  if (account.held() == 0 && account.refused == 0 && !account.listed) accounts_.erase(entry);
+  if (account.forgettable()) accounts_.erase(entry);
 }
 
 void TenantLedger::SetBudgets(const TenantBudgets& budgets) {
@@ -107,9 +107,7 @@ void TenantLedger::SetBudgets(const TenantBudgets& budgets) {
     account.listed = true;
     account.parts = ToParts(budget);
   }
-  absl::erase_if(accounts_, [](const auto& entry) {
-    return entry.second.held() == 0 && entry.second.refused == 0 && !entry.second.listed;
-  });
+  absl::erase_if(accounts_, [](const auto& entry) { return entry.second.forgettable(); });
   for (const auto& [tenant, account] : accounts_) Enlist(account);
 }
 
@@ -270,9 +268,7 @@ void TenantLedger::Refuse(const TenantId& tenant, uint64_t pages) {
 void TenantLedger::ForgetRefused() {
   for (auto& [tenant, account] : accounts_) account.refused = 0;
   only_refused_ = 0;
-  absl::erase_if(accounts_, [](const auto& entry) {
-    return entry.second.held() == 0 && !entry.second.listed;
-  });
+  absl::erase_if(accounts_, [](const auto& entry) { return entry.second.forgettable(); });
 }
 
 bool TenantLedger::OverEqualShare(const TenantId& tenant, const TenantId& taker) const {

@@ -136,6 +136,8 @@ class TenantLedger {
     bool listed = false;  // has a budget of its own
     Parts parts;
     uint64_t held() const { return active + cached; }
+    bool only_refused() const { return held() == 0 && refused > 0; }
+    bool forgettable() const { return held() == 0 && refused == 0 && !listed; }
     // Cached pages that others may take.
     uint64_t lent() const;
   };

@@ -25,13 +25,10 @@ class TenantsFile {
 
   // Absent: it is as it was. Errors: what is wrong with it, once for each change.
   absl::StatusOr<std::optional<v1::TenantsFile>> Read() {
-    if (read_ && !files_.Changed()) return std::nullopt;
+    if (!files_.Changed()) return std::nullopt;
     files_.Begin();
-    auto yaml = files_.Read("tenants_file", path_, config::kTenantsFileBytesMax);
-    const std::string text = yaml.ok() ? *yaml : std::string(yaml.status().message());
-    // Files are looked at more often than they change.
-    if (std::exchange(read_, true) && text == text_) return std::nullopt;
-    text_ = text;
+    const auto yaml = files_.Read("tenants_file", path_, config::kTenantsFileBytesMax);
+    if (files_.SameAsBefore()) return std::nullopt;
     if (!yaml.ok()) return yaml.status();
     return config::LoadTenants(*yaml, path_);
   }
@@ -39,8 +36,6 @@ class TenantsFile {
  private:
   const std::string path_;
   services::WatchedFiles files_;
-  bool read_ = false;
-  std::string text_;  // as last read, or why it could not be
 };
 
 void ReadAgain(TenantsFile& file, CacheManagerService& service, telemetry::Counter failures) {

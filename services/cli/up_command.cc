@@ -17,6 +17,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "config/config.h"
+#include "identity/api_key.h"
 #include "services/cli/child_process.h"
 #include "services/cli/command.h"
 #include "services/cli/state_folder.h"
@@ -162,8 +163,7 @@ class Cluster {
   }
   absl::Status WriteSecret(absl::string_view name) const {
     SecureRandom random;
-    return WriteFile(absl::StrCat(folder(), "/", name),
-                     random.NextId128().ToHex() + random.NextId128().ToHex());
+    return WriteFile(absl::StrCat(folder(), "/", name), identity::MakeSecret(random));
   }
   std::string ClaimKeySetting() const {
     return absl::StrCat("claim_key_file=", folder(), "/claim-key");

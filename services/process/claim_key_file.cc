@@ -27,10 +27,9 @@ std::shared_ptr<const identity::ClaimKeys> ClaimKeyFile::keys() const {
 
 absl::Status ClaimKeyFile::Read() {
   files_.Begin();
-  SLUICE_ASSIGN_OR_RETURN(std::string text, files_.Read(kSetting, path_, kBytesMax));
-  if (text == text_) return absl::OkStatus();
-  text_ = std::move(text);
-  SLUICE_ASSIGN_OR_RETURN(identity::ClaimKeys keys, identity::ClaimKeys::Parse(text_, kSetting));
+  SLUICE_ASSIGN_OR_RETURN(const std::string text, files_.Read(kSetting, path_, kBytesMax));
+  if (files_.SameAsBefore()) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(identity::ClaimKeys keys, identity::ClaimKeys::Parse(text, kSetting));
   MutexLock lock(mutex_);
   keys_ = std::make_shared<const identity::ClaimKeys>(std::move(keys));
   return absl::OkStatus();

@@ -29,7 +29,6 @@ class ClaimKeyFile {
 
   const std::string path_;
   WatchedFiles files_;
-  std::string text_;  // as last read
   mutable Mutex mutex_;
   std::shared_ptr<const identity::ClaimKeys> keys_ SLUICE_GUARDED_BY(mutex_);
 };

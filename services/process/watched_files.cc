@@ -2,11 +2,12 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/hash.h"
 
 namespace sluice::services {
 namespace {
@@ -29,10 +30,25 @@ WatchedFiles::Standing WatchedFiles::StandingOf(const std::string& path) const {
   return standing;
 }
 
+void WatchedFiles::Begin() {
+  if (begun_) before_ = std::move(now_);
+  begun_ = true;
+  now_.clear();
+  seen_.clear();
+}
+
 absl::StatusOr<std::string> WatchedFiles::Read(absl::string_view setting, const std::string& path,
                                                size_t bytes_max) {
   // Before reading, so that what is written meanwhile counts as a change.
   seen_[path] = StandingOf(path);
+  absl::StatusOr<std::string> text = ReadWhole(setting, path, bytes_max);
+  AppendField(&now_, text.ok() ? *text : text.status().message());
+  return text;
+}
+
+absl::StatusOr<std::string> WatchedFiles::ReadWhole(absl::string_view setting,
+                                                    const std::string& path,
+                                                    size_t bytes_max) const {
   std::ifstream file(path, std::ios::binary);
   std::string text(bytes_max + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -49,6 +65,7 @@ absl::StatusOr<std::string> WatchedFiles::Read(absl::string_view setting, const 
 }
 
 bool WatchedFiles::Changed() const {
+  if (!begun_) return true;
   for (const auto& [path, before] : seen_) {
     const Standing now = StandingOf(path);
     const bool same = now.exists == before.exists && now.device == before.device &&
@@ -58,10 +75,6 @@ bool WatchedFiles::Changed() const {
     if (!same || !before.settled) return true;
   }
   return false;
-}
-
-std::string PathBeside(const std::string& base, const std::string& file) {
-  return (std::filesystem::path(base).parent_path() / file).string();
 }
 
 }  // namespace sluice::services

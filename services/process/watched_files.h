@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <optional>
 #include <string>
 
 #include "absl/container/btree_map.h"
@@ -17,15 +18,18 @@ class WatchedFiles {
  public:
   explicit WatchedFiles(const Clock& clock) : clock_(clock) {}
 
-  // Forgets all files: the next Reads say which ones count.
-  void Begin() { seen_.clear(); }
+  // Begins another reading: the next Reads say which files count.
+  void Begin();
   // The whole file. `setting` names it in errors. Errors: NOT_FOUND when it cannot be read,
   // INVALID_ARGUMENT when it has more than `bytes_max`.
   absl::StatusOr<std::string> Read(absl::string_view setting, const std::string& path,
                                    size_t bytes_max);
   // Whether a file that was read, or could not be, is another now: replaced, written to, gone or
-  // there. True as well shortly after a write, because a second one could bear the same time.
+  // there. True as well before anything was read, and shortly after a write, because a second one
+  // could bear the same time: files are looked at more often than they change.
   bool Changed() const;
+  // Whether this reading had just what the one before had, errors included.
+  bool SameAsBefore() const { return before_.has_value() && *before_ == now_; }
 
  private:
   struct Standing {
@@ -37,12 +41,14 @@ class WatchedFiles {
     bool settled = true;
   };
   Standing StandingOf(const std::string& path) const;
+  absl::StatusOr<std::string> ReadWhole(absl::string_view setting, const std::string& path,
+                                        size_t bytes_max) const;
 
   const Clock& clock_;
   absl::btree_map<std::string, Standing> seen_;
+  bool begun_ = false;
+  std::string now_;  // all that this reading had
+  std::optional<std::string> before_;
 };
-
-// "FILE" beside `base` unless it is absolute.
-std::string PathBeside(const std::string& base, const std::string& file);
 
 }  // namespace sluice::services

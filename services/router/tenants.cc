@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "config/tenants.h"
+#include "identity/api_key.h"
 
 namespace sluice::router {
 namespace {
@@ -24,12 +25,6 @@ identity::TenantPtr DefaultTenant() {
   return kTenant;
 }
 
-std::string FirstLine(const std::string& text) {
-  std::string line = text.substr(0, text.find('\n'));
-  if (!line.empty() && line.back() == '\r') line.pop_back();
-  return line;
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Tenants>> Tenants::Load(const TenantsOptions& options,
@@ -37,7 +32,7 @@ absl::StatusOr<std::shared_ptr<Tenants>> Tenants::Load(const TenantsOptions& opt
   std::shared_ptr<Tenants> tenants(new Tenants(options, clock));
   if (options.cache_secret_file.empty()) {
     SecureRandom random;
-    tenants->random_ = random.NextId128().ToHex() + random.NextId128().ToHex();
+    tenants->random_ = identity::MakeSecret(random);
   }
   bool read = false;
   SLUICE_RETURN_IF_ERROR(tenants->Read(&read));
@@ -94,54 +89,47 @@ std::vector<TenantId> Tenants::Ids() const {
   return ids;
 }
 
-absl::StatusOr<identity::Snapshot> Tenants::ReadSnapshot(std::string* all) {
+absl::StatusOr<identity::Snapshot> Tenants::ReadSnapshot() {
   const std::string& path = options_.tenants_file;
   SLUICE_ASSIGN_OR_RETURN(const std::string yaml,
                           files_.Read("tenants_file", path, config::kTenantsFileBytesMax));
-  all->append(yaml);
   SLUICE_ASSIGN_OR_RETURN(const v1::TenantsFile file, config::LoadTenants(yaml, path));
   std::string pepper;
   if (!file.key_pepper_file().empty()) {
     SLUICE_ASSIGN_OR_RETURN(
-        pepper, files_.Read("key_pepper_file", services::PathBeside(path, file.key_pepper_file()),
+        pepper, files_.Read("key_pepper_file", config::PathBeside(path, file.key_pepper_file()),
                             kSecretFileBytesMax));
-    all->append(pepper);
-    pepper = FirstLine(pepper);
+    pepper = identity::PepperIn(pepper);
   }
   SLUICE_ASSIGN_OR_RETURN(identity::TenantTable table,
                           identity::TenantTable::Create(file, std::move(pepper)));
   identity::Snapshot snapshot{std::move(table), std::nullopt, {}, identity::PublicPrefixes(file)};
   if (file.has_jwt()) {
-    const std::string keys_path = services::PathBeside(path, file.jwt().jwks_file());
+    const std::string keys_path = config::PathBeside(path, file.jwt().jwks_file());
     SLUICE_ASSIGN_OR_RETURN(const std::string json,
                             files_.Read("jwt.jwks_file", keys_path, identity::kJwksBytesMax));
-    all->append(json);
     SLUICE_ASSIGN_OR_RETURN(snapshot.jwt_keys, identity::JwtKeys::Parse(json, keys_path));
     snapshot.jwt_rules = {file.jwt().issuer(), file.jwt().audience(), file.jwt().tenant_claim()};
   }
   return snapshot;
 }
 
-absl::StatusOr<identity::CacheSecret> Tenants::ReadSecret(std::string* all) {
+absl::StatusOr<identity::CacheSecret> Tenants::ReadSecret() {
   std::string text = random_;
   if (!options_.cache_secret_file.empty()) {
     SLUICE_ASSIGN_OR_RETURN(
         text, files_.Read("cache_secret_file", options_.cache_secret_file, kSecretFileBytesMax));
   }
-  all->append(text);
   return identity::CacheSecret::Parse(text, "cache_secret_file");
 }
 
 absl::Status Tenants::Read(bool* read) {
   files_.Begin();
-  std::string all;
-  absl::StatusOr<identity::CacheSecret> secret = ReadSecret(&all);
+  absl::StatusOr<identity::CacheSecret> secret = ReadSecret();
   absl::StatusOr<identity::Snapshot> snapshot = absl::NotFoundError("none");
-  if (!options_.tenants_file.empty()) snapshot = ReadSnapshot(&all);
-  // Files are looked at more often than they change.
-  *read = text_.empty() || all != text_;
+  if (!options_.tenants_file.empty()) snapshot = ReadSnapshot();
+  *read = !files_.SameAsBefore();
   if (!*read) return absl::OkStatus();
-  text_ = std::move(all);
   if (!secret.ok()) return secret.status();
   if (!options_.tenants_file.empty() && !snapshot.ok()) return snapshot.status();
   auto next = std::make_shared<const State>(State{

@@ -58,13 +58,12 @@ class Tenants {
       : options_(options), clock_(clock), files_(clock) {}
   std::shared_ptr<const State> state() const;
   absl::Status Read(bool* read);
-  absl::StatusOr<identity::Snapshot> ReadSnapshot(std::string* all);
-  absl::StatusOr<identity::CacheSecret> ReadSecret(std::string* all);
+  absl::StatusOr<identity::Snapshot> ReadSnapshot();
+  absl::StatusOr<identity::CacheSecret> ReadSecret();
 
   const TenantsOptions options_;
   const Clock& clock_;
   services::WatchedFiles files_;
-  std::string text_;    // of all files, as last read
   std::string random_;  // the secret without a file
   mutable Mutex mutex_;
   std::shared_ptr<const State> state_ SLUICE_GUARDED_BY(mutex_);

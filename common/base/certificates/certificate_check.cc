@@ -62,9 +62,12 @@ absl::StatusOr<ServiceIdentity> IdentityOf(const X509& certificate) {
   return ServiceIdentity::FromUris(uris);
 }
 
-absl::Status CheckKeyPair(const CertificateFiles& files) {
+namespace {
+
+// The certificate of files that can be used.
+absl::StatusOr<Certificate> ReadUsable(const CertificateFiles& files) {
   ERR_clear_error();
-  const Certificate certificate = ReadCertificate(files.certificate);
+  Certificate certificate = ReadCertificate(files.certificate);
   if (certificate == nullptr) return Unusable("certificate", files.certificate);
   const Bio key_file(BIO_new_file(files.key.c_str(), "r"));
   const Key key(key_file == nullptr
@@ -76,20 +79,23 @@ absl::Status CheckKeyPair(const CertificateFiles& files) {
   if (ReadCertificate(files.authorities) == nullptr) {
     return Unusable("certificates of authorities", files.authorities);
   }
-  return absl::OkStatus();
+  return certificate;
 }
 
+}  // namespace
+
+absl::Status CheckKeyPair(const CertificateFiles& files) { return ReadUsable(files).status(); }
+
 absl::StatusOr<CertificateFacts> CheckCertificateFiles(const CertificateFiles& files) {
-  if (const absl::Status usable = CheckKeyPair(files); !usable.ok()) return usable;
-  const Certificate certificate = ReadCertificate(files.certificate);
-  if (certificate == nullptr) return Unusable("certificate", files.certificate);
-  const absl::StatusOr<ServiceIdentity> identity = IdentityOf(*certificate);
+  const absl::StatusOr<Certificate> certificate = ReadUsable(files);
+  if (!certificate.ok()) return certificate.status();
+  const absl::StatusOr<ServiceIdentity> identity = IdentityOf(**certificate);
   if (!identity.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat(files.certificate, ": ", identity.status().message()));
   }
   std::tm end{};
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &end) != 1) {
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate->get()), &end) != 1) {
     return Unusable("certificate", files.certificate);
   }
   return CertificateFacts{*identity, absl::FromTM(end, absl::UTCTimeZone())};

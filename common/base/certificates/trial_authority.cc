@@ -1,18 +1,13 @@
 #include "base/certificates/trial_authority.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <openssl/ec.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
 #include <openssl/x509v3.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -20,6 +15,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/replace_file.h"
 #include "base/status_macros.h"
 
 namespace sluice {
@@ -116,18 +112,6 @@ absl::StatusOr<std::string> AlternativeNames(const CertificateOptions& options) 
   return absl::StrJoin(names, ",");
 }
 
-absl::Status WriteFile(const std::string& path, const std::string& bytes, mode_t mode) {
-  const std::string fresh = path + ".new";
-  const int fd = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
-  bool written = fd >= 0 && fchmod(fd, mode) == 0 &&
-                 write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
-  if (fd >= 0) written = close(fd) == 0 && written;
-  if (!written || rename(fresh.c_str(), path.c_str()) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", strerror(errno)));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status MakeFolder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -183,9 +167,9 @@ absl::Status WriteCertificateFolder(const std::string& folder, const IssuedCerti
                                     const std::string& authorities_pem) {
   SLUICE_RETURN_IF_ERROR(MakeFolder(folder));
   const CertificateFiles files = CertificateFilesIn(folder);
-  SLUICE_RETURN_IF_ERROR(WriteFile(files.authorities, authorities_pem, 0644));
-  SLUICE_RETURN_IF_ERROR(WriteFile(files.key, issued.key_pem, 0600));
-  return WriteFile(files.certificate, issued.certificate_pem, 0644);
+  SLUICE_RETURN_IF_ERROR(ReplaceFile(files.authorities, authorities_pem, 0644));
+  SLUICE_RETURN_IF_ERROR(ReplaceFile(files.key, issued.key_pem, 0600));
+  return ReplaceFile(files.certificate, issued.certificate_pem, 0644);
 }
 
 absl::Status WriteTrialCertificates(const std::string& folder, const std::string& name,
@@ -194,7 +178,7 @@ absl::Status WriteTrialCertificates(const std::string& folder, const std::string
                           TrialAuthority::Create("sluice trial authority", options.valid_for));
   SLUICE_RETURN_IF_ERROR(MakeFolder(folder));
   SLUICE_RETURN_IF_ERROR(
-      WriteFile(absl::StrCat(folder, "/ca.crt"), authority.own().certificate_pem, 0644));
+      ReplaceFile(absl::StrCat(folder, "/ca.crt"), authority.own().certificate_pem, 0644));
   for (const ServiceRole role : kServiceRoles) {
     CertificateOptions own = options;
     const ServiceIdentity identity = {role, name};

@@ -1,19 +1,18 @@
 // sluice tenants: the tenants file and its keys.
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/random.h"
+#include "base/replace_file.h"
 #include "base/status_macros.h"
 #include "config/tenants.h"
 #include "identity/api_key.h"
@@ -38,28 +37,9 @@ struct TenantsFlags {
   std::string chat;
 };
 
-// Readers see the old file or the new one.
-absl::Status Replace(const std::string& path, const std::string& text, mode_t mode) {
-  const std::string partial = absl::StrCat(path, ".", getpid());
-  {
-    std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-    chmod(partial.c_str(), mode);
-    out << text;
-    out.close();
-    if (!out) return absl::PermissionDeniedError(absl::StrCat("cannot write ", partial));
-  }
-  if (rename(partial.c_str(), path.c_str()) != 0)
-    return absl::PermissionDeniedError(absl::StrCat("cannot write ", path));
-  return absl::OkStatus();
-}
-
 mode_t ModeOf(const std::string& path) {
   struct stat status {};
   return stat(path.c_str(), &status) == 0 ? status.st_mode & 07777 : 0644;
-}
-
-std::string Beside(const std::string& file, const std::string& name) {
-  return (std::filesystem::path(file).parent_path() / name).string();
 }
 
 // The pepper of a file; made, and named in `yaml`, where there is none.
@@ -69,17 +49,16 @@ absl::StatusOr<std::string> PepperOf(const std::string& path, std::string* yaml)
     *yaml = WithPepperFile(*yaml, kPepperName);
     file.set_key_pepper_file(kPepperName);
   }
-  const std::string pepper_path = Beside(path, file.key_pepper_file());
+  const std::string pepper_path = config::PathBeside(path, file.key_pepper_file());
   std::error_code error;
   if (!std::filesystem::exists(pepper_path, error)) {
     SecureRandom random;
-    const std::string made = random.NextId128().ToHex() + random.NextId128().ToHex();
-    SLUICE_RETURN_IF_ERROR(Replace(pepper_path, made + "\n", 0600));
+    SLUICE_RETURN_IF_ERROR(ReplaceFile(pepper_path, identity::MakeSecret(random) + "\n", 0600));
     std::fprintf(stderr, "made %s, the secret that key hashes are made with; keep it with %s\n",
                  pepper_path.c_str(), path.c_str());
   }
-  SLUICE_ASSIGN_OR_RETURN(std::string pepper, ReadTextFile(pepper_path));
-  pepper = pepper.substr(0, pepper.find_first_of("\r\n"));
+  SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(pepper_path));
+  std::string pepper = identity::PepperIn(text);
   if (pepper.size() < identity::kSecretBytesMin) {
     return absl::InvalidArgumentError(absl::StrCat(pepper_path, " holds ", pepper.size(),
                                                    " characters in its first line; it must be at "
@@ -96,7 +75,7 @@ absl::Status AddKey(const TenantsFlags& flags, std::string yaml) {
   const std::string key = identity::MakeApiKey(random);
   const std::string hash = identity::HashApiKey(pepper, key);
   SLUICE_ASSIGN_OR_RETURN(const std::string edited, WithKeyHash(yaml, flags.file, flags.id, hash));
-  SLUICE_RETURN_IF_ERROR(Replace(flags.file, edited, ModeOf(flags.file)));
+  SLUICE_RETURN_IF_ERROR(ReplaceFile(flags.file, edited, ModeOf(flags.file)));
   PrintLine(key);
   std::fprintf(stderr,
                "A key of tenant %s, shown only now. Its hash in %s begins with %s; removing it "
