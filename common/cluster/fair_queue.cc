@@ -9,7 +9,7 @@
 namespace sluice::cluster {
 
 absl::StatusOr<FairQueue::Ticket> FairQueue::Enqueue(Request request) {
-  if (waiting_.size() >= options_.waiting_max) {
+  if (waiting_.size() >= options_.waiting_max && !PushOutFor(request)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the queue holds ", waiting_.size(), " requests, its limit; retry later"));
   }
@@ -17,18 +17,53 @@ absl::StatusOr<FairQueue::Ticket> FairQueue::Enqueue(Request request) {
   // A tenant that was idle does not bring saved-up time along.
   Tenant& tenant = tenants_[request.tenant.value()];
   if (tenant.tickets.empty()) tenant.finish_tag = std::max(tenant.finish_tag, virtual_time_);
+  tenant.weight = request.weight;
   tenant.tickets.insert(ticket);
   waiting_.emplace(ticket, Waiting{std::move(request), clock_.Now()});
   StartNext();
   return ticket;
 }
 
-void FairQueue::Finished(Ticket ticket) {
+bool FairQueue::PushOutFor(const Request& request) {
+  const auto length = [](const Tenant& tenant) {
+    return static_cast<double>(tenant.tickets.size()) / tenant.weight;
+  };
+  Tenant* longest = nullptr;
+  for (auto& [name, tenant] : tenants_) {
+    if (longest == nullptr || length(tenant) > length(*longest)) longest = &tenant;
+  }
+  if (longest == nullptr || longest->tickets.empty()) return false;
+  const auto own = tenants_.find(request.tenant.value());
+  const size_t waiting = own == tenants_.end() ? 0 : own->second.tickets.size();
+  if (length(*longest) <= static_cast<double>(waiting + 1) / request.weight) return false;
+  Ticket last = *longest->tickets.rbegin();
+  for (Ticket ticket : longest->tickets) {
+    if (waiting_.at(ticket).request.priority < waiting_.at(last).request.priority ||
+        (waiting_.at(ticket).request.priority == waiting_.at(last).request.priority &&
+         ticket > last)) {
+      last = ticket;
+    }
+  }
+  const auto found = waiting_.find(last);
+  const auto pushed_out = std::move(found->second.request.pushed_out);
+  waiting_.erase(found);
+  longest->tickets.erase(last);
+  if (pushed_out) pushed_out();
+  return true;
+}
+
+void FairQueue::Finished(Ticket ticket, std::optional<uint64_t> used_tokens) {
   const auto waiting = waiting_.find(ticket);
   if (waiting != waiting_.end()) {
     tenants_[waiting->second.request.tenant.value()].tickets.erase(ticket);
     waiting_.erase(waiting);
-  } else if (started_.erase(ticket) > 0) {
+  } else if (const auto found = started_.find(ticket); found != started_.end()) {
+    const auto tenant = tenants_.find(found->second.tenant);
+    if (used_tokens && tenant != tenants_.end()) {
+      const double more = static_cast<double>(*used_tokens) - found->second.tokens;
+      tenant->second.finish_tag += more / found->second.weight;
+    }
+    started_.erase(found);
     --running_;
   }
   StartNext();
@@ -50,9 +85,10 @@ void FairQueue::StartNext() {
     waiting_.erase(found);
     best->tickets.erase(ticket);
     virtual_time_ = std::max(virtual_time_, best->finish_tag);
-    best->finish_tag += static_cast<double>(std::max<uint64_t>(request.tokens, 1)) / request.weight;
+    const auto tokens = static_cast<double>(std::max<uint64_t>(request.tokens, 1));
+    best->finish_tag += tokens / request.weight;
     ++running_;
-    started_.emplace(ticket, true);
+    started_.emplace(ticket, Started{request.tenant.value(), tokens, request.weight});
     request.start(ticket);
   }
   if (tenants_.size() > options_.tenants_max) {

@@ -42,12 +42,18 @@ class FairQueue {
     uint64_t tokens = 0;  // uncached prompt and expected output, weighted
     // Runs when it is the request's turn. Called from Enqueue, Finished or Cancel.
     std::function<void(Ticket)> start;
+    // Runs instead when the request has to leave the full queue for that of another tenant. Called
+    // from Enqueue, at most once; the ticket is unknown by then.
+    std::function<void()> pushed_out = nullptr;
   };
-  // Errors: RESOURCE_EXHAUSTED when waiting_max is reached.
+  // When waiting_max is reached, a tenant with less waiting by its weight than another pushes out
+  // the last request of lowest priority of the one with most, so that no tenant can fill the queue
+  // for the others. Errors: RESOURCE_EXHAUSTED when it is itself the one with most.
   absl::StatusOr<Ticket> Enqueue(Request request);
   // Leaves the queue, or ends a started request. Exactly once per ticket; unknown tickets are
-  // ignored.
-  void Finished(Ticket ticket);
+  // ignored. `used_tokens`, if known, replace for the tenant's further turns those that the request
+  // was expected to cost.
+  void Finished(Ticket ticket, std::optional<uint64_t> used_tokens = std::nullopt);
   // True when a request that comes now would have to wait.
   bool Busy() const { return running_ >= options_.running_max || !waiting_.empty(); }
 
@@ -61,9 +67,16 @@ class FairQueue {
   };
   struct Tenant {
     double finish_tag = 0;  // virtual time at which its last started request is served
+    double weight = 1;      // of its last request
     absl::btree_set<Ticket> tickets;
   };
+  struct Started {
+    std::string tenant;
+    double tokens;
+    double weight;
+  };
   void StartNext();
+  bool PushOutFor(const Request& request);
   Ticket PickOf(const Tenant& tenant) const;
 
   const Clock& clock_;
@@ -73,7 +86,7 @@ class FairQueue {
   size_t running_ = 0;
   bool starting_ = false;
   absl::flat_hash_map<Ticket, Waiting> waiting_;
-  absl::flat_hash_map<Ticket, bool> started_;
+  absl::flat_hash_map<Ticket, Started> started_;
   // Tenants in order of name, so that equal tags are served in a fixed order.
   absl::btree_map<std::string, Tenant> tenants_;
 };

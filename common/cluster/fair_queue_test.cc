@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/random.h"
 
 namespace sluice::cluster {
@@ -43,6 +44,49 @@ TEST_F(FairQueueTest, FreeSlotsStartAtOnceAndFullQueuesRefuse) {
   EXPECT_EQ(Add("a", 1).status().code(), absl::StatusCode::kResourceExhausted);
   queue_->Finished(started_[0]);
   EXPECT_EQ(started_.size(), 2u);
+}
+
+TEST_F(FairQueueTest, AFloodCannotFillTheQueueForOthers) {
+  Make(1, 6);
+  std::vector<std::string> left;
+  const auto add = [this, &left](const std::string& tenant, int priority, double weight) {
+    return queue_
+        ->Enqueue({TenantId(tenant), weight, priority, 1,
+                   [this](FairQueue::Ticket ticket) { started_.push_back(ticket); },
+                   [&left, tenant, priority] { left.push_back(absl::StrCat(tenant, priority)); }})
+        .ok();
+  };
+  ASSERT_TRUE(add("flood", 0, 1));  // runs
+  for (int priority : {3, 1, 2, 1, 2, 3}) ASSERT_TRUE(add("flood", priority, 1));
+  EXPECT_FALSE(add("flood", 9, 1));
+  EXPECT_TRUE(left.empty());
+  // The other one gets up to its half; what matters least goes first.
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(add("quiet", 0, 1));
+  EXPECT_FALSE(add("quiet", 0, 1));
+  EXPECT_EQ(left, (std::vector<std::string>{"flood1", "flood1", "flood2"}));
+  // One of twice the weight has twice the room.
+  left.clear();
+  int room = 0;
+  while (add("heavy", 0, 2)) ++room;
+  EXPECT_EQ(room, 3);
+  EXPECT_EQ(queue_->waiting(), 6u);
+  EXPECT_EQ(left.size(), 3u);
+  for (size_t i = 0; i < started_.size(); ++i) queue_->Finished(started_[i]);
+  EXPECT_EQ(started_.size(), 7u);
+  EXPECT_EQ(queue_->running(), 0u);
+}
+
+// Who says that it will need much and does not is not held back for it, and the other way round.
+TEST_F(FairQueueTest, WhatWasUsedCountsForTheNextTurns) {
+  Make(1);
+  ASSERT_TRUE(Add("a", 1000).ok());
+  ASSERT_TRUE(Add("a", 10).ok());
+  ASSERT_TRUE(Add("b", 10).ok());
+  queue_->Finished(started_.back(), 1);
+  EXPECT_EQ(served_["b"], 10u) << "b is new: its turn is now, a has had one";
+  ASSERT_TRUE(Add("b", 10).ok());
+  queue_->Finished(started_.back(), 5000);
+  EXPECT_EQ(served_["a"], 1010u) << "b used far more than it said";
 }
 
 // A tenant that floods the queue gets no more than its weight's share while another one waits.

@@ -89,6 +89,7 @@ constexpr FieldRule kRules[] = {
     {"RouterConfig", "tenants_file"},
     {"RouterConfig", "claim_key_file"},
     {"RouterConfig", "client_tls"},
+    {"RouterConfig", "usage_file"},
     {"TenantsFile", "key_pepper_file"},
     {"TenantsFile", "jwt"},
     {"TenantsFile", "default_class"},

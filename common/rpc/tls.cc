@@ -40,6 +40,7 @@ constexpr MethodRule kMethodRules[] = {
     {"/sluice.v1.CacheManager/Attach", {ServiceRole::kPrefill, ServiceRole::kDecode}},
     {"/sluice.v1.CacheManager/WatchWorkers", {ServiceRole::kRouter, ServiceRole::kOperator}},
     {"/sluice.v1.CacheManager/Lookup", {ServiceRole::kRouter}},
+    {"/sluice.v1.RateLeases/", {ServiceRole::kRouter}},
     {"/sluice.v1.Admin/", {ServiceRole::kOperator}},
     {"/grpc.reflection.v1alpha.ServerReflection/", {ServiceRole::kOperator}},
     {"/grpc.health.v1.Health/", kEverybody},

@@ -98,6 +98,7 @@ TEST_F(TlsTest, AMethodIsForItsCallersOnly) {
       {"/sluice.v1.Prefill/Run", {ServiceRole::kRouter}},
       {"/sluice.v1.CacheManager/Attach", {ServiceRole::kPrefill, ServiceRole::kDecode}},
       {"/sluice.v1.CacheManager/Lookup", {ServiceRole::kRouter}},
+      {"/sluice.v1.RateLeases/Lease", {ServiceRole::kRouter}},
       {"/sluice.v1.CacheManager/WatchWorkers", {ServiceRole::kRouter, ServiceRole::kOperator}},
       {"/sluice.v1.Admin/Drain", {ServiceRole::kOperator}},
       {"/sluice.v1.Another/Method", {}},

@@ -88,6 +88,9 @@ constexpr const MetricDef* kAll[] = {
     &kWorkerUpdates,
     &kAuthFailures,
     &kTenantsReloadFailures,
+    &kTenantRejections,
+    &kTenantQueueSeconds,
+    &kUsageRecordsLost,
 };
 
 constexpr double kFirstTokenBounds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25,

@@ -234,6 +234,20 @@ inline constexpr MetricDef kRejections = {"sluice_rejections_total",
                                           MetricType::kCounter,
                                           "Requests refused or invalid, by reason.",
                                           {"reason"}};
+inline constexpr MetricDef kTenantRejections = {
+    "sluice_tenant_rejections_total",
+    MetricType::kCounter,
+    "Requests refused: by the tenant's limits (rate), its share of memory (quota), or for lack of "
+    "room (capacity).",
+    {"tenant", "cause"}};
+inline constexpr MetricDef kTenantQueueSeconds = {
+    "sluice_tenant_queue_seconds_total",
+    MetricType::kCounter,
+    "Time that requests waited before they were let through.",
+    {"tenant"}};
+inline constexpr MetricDef kUsageRecordsLost = {
+    "sluice_usage_records_lost_total", MetricType::kCounter,
+    "Usage records that could not be written."};
 inline constexpr MetricDef kFailures = {
     "sluice_failures_total", MetricType::kCounter, "Requests failed, by reason.", {"reason"}};
 inline constexpr MetricDef kQueueRequests = {

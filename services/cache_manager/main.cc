@@ -11,6 +11,7 @@
 #include "config/yaml.h"
 #include "rpc/library.h"
 #include "services/cache_manager/cache_manager_service.h"
+#include "services/cache_manager/rate_lease_service.h"
 #include "services/process/service_main.h"
 #include "services/process/service_process.h"
 #include "services/process/watched_files.h"
@@ -65,7 +66,9 @@ absl::Status Run(const v1::CacheManagerConfig& config) {
     process.EverySecond([tenants, &service, failures] { ReadAgain(*tenants, service, failures); });
   }
   process.Watch("manager", *loop);
-  absl::Status status = process.Serve({{v1::CacheManager::service_full_name(), &service}});
+  RateLeaseService rates(process.clock());
+  absl::Status status = process.Serve({{v1::CacheManager::service_full_name(), &service},
+                                       {v1::RateLeases::service_full_name(), &rates}});
   if (status.ok()) {
     SLUICE_LOG(kInfo) << "listening" << Field("grpc", process.grpc_address())
                       << Field("metrics", process.metrics_address())

@@ -200,6 +200,8 @@ class Cluster {
           {absl::StrCat("cache_manager=", manager_[0].grpc), absl::StrCat("split=", flags_.split),
            flags_.tenants.empty() ? "no_auth=true" : absl::StrCat("tenants_file=", flags_.tenants),
            absl::StrCat("cache_secret_file=", folder(), "/cache-secret"), ClaimKeySetting()}};
+      if (!flags_.tenants.empty())
+        plan.settings.push_back(absl::StrCat("usage_file=", folder(), "/", plan.name, ".usage"));
       if (flags_.demo || i > 0) {
         for (const char* listen :
              {"service.listen", "http_listen", "service.metrics_listen", "service.admin_listen"}) {

@@ -7,6 +7,7 @@
 #include "rpc/channel_pool.h"
 #include "rpc/client_call.h"
 #include "sluice/v1/cache.grpc.pb.h"
+#include "sluice/v1/rates.grpc.pb.h"
 
 namespace sluice::router {
 namespace {
@@ -20,7 +21,9 @@ class ManagerLink final : public ClusterLink {
       : shared_(std::make_shared<Shared>(std::move(loop))) {
     shared_->address = address;
     shared_->on_view = std::move(on_view);
-    shared_->stub = v1::CacheManager::NewStub(rpc::MakeChannel(address, channel));
+    const std::shared_ptr<grpc::Channel> made = rpc::MakeChannel(address, channel);
+    shared_->stub = v1::CacheManager::NewStub(made);
+    shared_->rates = v1::RateLeases::NewStub(made);
     shared_->loop->Post([shared = shared_] { Watch(shared); });
   }
   ~ManagerLink() override {
@@ -30,8 +33,29 @@ class ManagerLink final : public ClusterLink {
 
   void Lookup(v1::LookupRequest request, absl::Duration timeout,
               absl::AnyInvocable<void(absl::StatusOr<v1::LookupReply>)> done) override {
-    auto shared_done = std::make_shared<absl::AnyInvocable<void(absl::StatusOr<v1::LookupReply>)>>(
-        std::move(done));
+    Ask<v1::LookupRequest, v1::LookupReply>(
+        std::move(request), timeout, std::move(done),
+        [stub = shared_->stub](auto* context, auto* q, auto* r, auto finish) {
+          stub->async()->Lookup(context, q, r, std::move(finish));
+        });
+  }
+  void Lease(v1::LeaseRequest request, absl::Duration timeout,
+             absl::AnyInvocable<void(absl::StatusOr<v1::LeaseReply>)> done) override {
+    Ask<v1::LeaseRequest, v1::LeaseReply>(
+        std::move(request), timeout, std::move(done),
+        [stub = shared_->rates](auto* context, auto* q, auto* r, auto finish) {
+          stub->async()->Lease(context, q, r, std::move(finish));
+        });
+  }
+  bool connected() const override { return shared_->connected; }
+
+ private:
+  // `start` calls a stub; `done` runs on the loop.
+  template <typename Request, typename Reply, typename Start>
+  void Ask(Request request, absl::Duration timeout,
+           absl::AnyInvocable<void(absl::StatusOr<Reply>)> done, Start start) {
+    auto shared_done =
+        std::make_shared<absl::AnyInvocable<void(absl::StatusOr<Reply>)>>(std::move(done));
     const std::shared_ptr<Loop> loop = shared_->loop;
     if (!shared_->connected) {
       loop->Post([shared_done] {
@@ -39,20 +63,14 @@ class ManagerLink final : public ClusterLink {
       });
       return;
     }
-    rpc::StartUnary<v1::LookupRequest, v1::LookupReply>(
-        std::move(request), {.timeout = timeout},
-        [stub = shared_->stub](auto* context, auto* q, auto* r, auto finish) {
-          stub->async()->Lookup(context, q, r, std::move(finish));
-        },
-        [loop, shared_done](absl::StatusOr<v1::LookupReply> reply) {
-          loop->Post([shared_done, reply = std::move(reply)]() mutable {
-            (*shared_done)(std::move(reply));
-          });
-        });
+    rpc::StartUnary<Request, Reply>(std::move(request), {.timeout = timeout}, std::move(start),
+                                    [loop, shared_done](absl::StatusOr<Reply> reply) {
+                                      loop->Post([shared_done, reply = std::move(reply)]() mutable {
+                                        (*shared_done)(std::move(reply));
+                                      });
+                                    });
   }
-  bool connected() const override { return shared_->connected; }
 
- private:
   // Outlives the link while a call is under way. Only touched on the loop.
   struct Shared {
     explicit Shared(std::shared_ptr<Loop> l) : loop(std::move(l)) {}
@@ -60,6 +78,7 @@ class ManagerLink final : public ClusterLink {
     std::string address;
     std::function<void(const v1::WorkerView&, bool)> on_view;
     std::shared_ptr<v1::CacheManager::Stub> stub;
+    std::shared_ptr<v1::RateLeases::Stub> rates;
     std::shared_ptr<rpc::ClientCall> watch;
     bool connected = false;
     bool closed = false;

@@ -1,5 +1,6 @@
-// The router's connection to the cache-manager: the list of workers, and lookups of cached
-// prefixes. Losing it costs hits, never requests: the last list stays, lookups fail at once.
+// The router's connection to the cache-manager: the list of workers, lookups of cached prefixes,
+// and leases of the tenants' rates. Losing it costs hits, never requests: the last list stays,
+// lookups and leases fail at once.
 #pragma once
 
 #include <functional>
@@ -12,6 +13,7 @@
 #include "base/loop.h"
 #include "rpc/channel_pool.h"
 #include "sluice/v1/cache.pb.h"
+#include "sluice/v1/rates.pb.h"
 
 namespace sluice::router {
 
@@ -22,6 +24,9 @@ class ClusterLink {
   // Errors: UNAVAILABLE while there is no connection, DEADLINE_EXCEEDED after `timeout`.
   virtual void Lookup(v1::LookupRequest request, absl::Duration timeout,
                       absl::AnyInvocable<void(absl::StatusOr<v1::LookupReply>)> done) = 0;
+  // What was used of the tenants' rates, and what may be. Errors as Lookup's.
+  virtual void Lease(v1::LeaseRequest request, absl::Duration timeout,
+                     absl::AnyInvocable<void(absl::StatusOr<v1::LeaseReply>)> done) = 0;
   virtual bool connected() const = 0;
 };
 

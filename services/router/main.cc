@@ -20,6 +20,7 @@
 #include "services/router/router_core.h"
 #include "services/router/telemetry_metrics.h"
 #include "services/router/tenants.h"
+#include "services/router/usage_log.h"
 
 namespace sluice::router {
 namespace {
@@ -86,6 +87,15 @@ void RefreshFiles(Tenants& tenants, services::ClaimKeyFile* claim_keys, RouterMe
     SLUICE_LOG(kError) << "the tenants stay as they were" << Field("why", status.message());
 }
 
+absl::Status OpenUsageLog(const v1::RouterConfig& config, services::ServiceProcess& process,
+                          RouterOptions* options) {
+  if (config.usage_file().empty()) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<UsageLog> usage,
+                          UsageLog::Open(config.usage_file(), process.clock(), process.metrics()));
+  options->on_usage = [usage](UsageRecord record) { usage->Write(std::move(record)); };
+  return absl::OkStatus();
+}
+
 absl::Status Run(const v1::RouterConfig& config) {
   services::ServiceProcess process(IdentityOf(config));
   SLUICE_ASSIGN_OR_RETURN(const auto tenants, TenantsOf(config, process.clock()));
@@ -108,6 +118,7 @@ absl::Status Run(const v1::RouterConfig& config) {
   SecureRandom random;
   const std::shared_ptr<RouterMetrics> metrics =
       MakeTelemetryMetrics(process.metrics(), tenants->Ids());
+  SLUICE_RETURN_IF_ERROR(OpenUsageLog(config, process, &options));
   process.EverySecond(
       [tenants, claim_keys, metrics] { RefreshFiles(*tenants, claim_keys.get(), *metrics); });
   RouterCore core(

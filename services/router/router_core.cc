@@ -18,6 +18,8 @@ namespace sluice::router {
 namespace {
 
 constexpr absl::Duration kStatePeriod = absl::Seconds(1);
+// Other routers report their use, and hear what to give back, five times a second.
+constexpr absl::Duration kGivenBackWithin = absl::Milliseconds(250);
 // What a choice is expected to put out when the client does not say.
 constexpr uint64_t kExpectedOutputTokens = 1024;
 
@@ -25,6 +27,13 @@ WorkerStanding StandingOf(const cluster::WorkerState& worker) {
   if (worker.draining) return WorkerStanding::kDraining;
   if (!worker.ready) return WorkerStanding::kNotReady;
   return worker.breaker_open ? WorkerStanding::kBreakerOpen : WorkerStanding::kUsable;
+}
+
+// What a request has cost the cluster: as the fair queue expected it, but for what was cached.
+uint64_t CostOf(const GenerationReport& report) {
+  const uint64_t prompt = report.usage.prompt_tokens();
+  return prompt - std::min<uint64_t>(prompt, report.usage.cached_tokens()) +
+         report.usage.completion_tokens();
 }
 
 // Sessions of one tenant never meet another's.
@@ -49,6 +58,7 @@ RouterCore::RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, Rando
       poison_(loop.clock(), options_.poison),
       queue_(loop.clock(), options_.queue),
       rates_(loop.clock()),
+      leases_(loop, rates_, random),
       client_(make_client(directory_)) {
   environment_ = std::make_unique<cluster::FlowEnvironment>(cluster::FlowEnvironment{
       loop_, *client_, directory_, random_, budget_, options_.retry,
@@ -223,9 +233,8 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
     return rpc::MakeError(v1::INVALID_API_KEY, "the credentials are not valid any more");
   flow.context.domain =
       options_.tenants->DomainOf(*tenant, flow.prompt, call->prepared->request.cache_salt());
-  const int32_t priority =
-      std::clamp(flow.context.priority, -kRequestPriorityMax, kRequestPriorityMax);
-  flow.context.priority = WorkerPriority(tenant->limits, priority);
+  call->priority = std::clamp(flow.context.priority, -kRequestPriorityMax, kRequestPriorityMax);
+  flow.context.priority = WorkerPriority(tenant->limits, call->priority);
   if (!call->prepared->request.session_affinity().empty()) {
     const auto session = sessions_.find(SessionKey(*call->prepared));
     if (session != sessions_.end()) {
@@ -239,8 +248,14 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
         absl::StrCat("busy: ", queue_.running(), " requests run and ", queue_.waiting(), " wait"),
         {.retry_after = absl::Seconds(1)});
   }
-  SLUICE_RETURN_IF_ERROR(Charge(*tenant, call));
   calls_[call->number] = call;
+  return Charge(call, Asked::kNot);
+}
+
+absl::Status RouterCore::WaitForTurn(const identity::Tenant& tenant,
+                                     const std::shared_ptr<Call>& call) {
+  const cluster::FlowSpec& flow = call->prepared->flow;
+  const absl::Time now = loop_.clock().Now();
   // Ends with the wait, or is cancelled when the turn comes.
   const absl::Time longest = now + options_.retry.queue_wait_max;
   const bool by_deadline = flow.context.deadline < longest;
@@ -254,14 +269,20 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
       });
   cluster::FairQueue::Request request;
   request.tenant = flow.context.tenant;
-  request.weight = tenant->limits.weight();
-  request.priority = priority;
+  request.weight = tenant.limits.weight();
+  request.priority = call->priority;
   request.tokens =
       flow.prompt.size() +
       std::min<uint64_t>(flow.sampling.max_tokens, kExpectedOutputTokens) * call->prepared->choices;
   request.start = [this, call](cluster::FairQueue::Ticket ticket) {
     call->ticket = ticket;
     StartGeneration(call);
+  };
+  request.pushed_out = [this, call] {
+    call->ticket.reset();
+    Reject(call, rpc::MakeError(v1::OVERLOADED,
+                                "the queue is full, and this tenant has most of it; retry later",
+                                {.retry_after = absl::Seconds(1)}));
   };
   auto ticket = queue_.Enqueue(std::move(request));
   if (!ticket.ok())
@@ -296,21 +317,46 @@ absl::Status RouterCore::FitIntoPools(PreparedRequest& prepared) const {
       {.field = prompt_fits ? "max_tokens" : "input"});
 }
 
-absl::Status RouterCore::Charge(const identity::Tenant& tenant, const std::shared_ptr<Call>& call) {
+absl::Status RouterCore::Charge(const std::shared_ptr<Call>& call, Asked asked) {
   PreparedRequest& prepared = *call->prepared;
+  const identity::TenantPtr tenant = options_.tenants->Find(prepared.flow.context.tenant);
+  if (tenant == nullptr)
+    return rpc::MakeError(v1::INVALID_API_KEY, "the credentials are not valid any more");
   const uint64_t output =
       prepared.request.has_max_tokens()
           ? prepared.request.max_tokens()
           : std::min<uint64_t>(prepared.flow.sampling.max_tokens, kExpectedOutputTokens);
-  rates_.SetBudgets(tenant.id, BudgetsOf(tenant.limits));
-  const auto outcome = rates_.Admit(
-      tenant.id, prepared.flow.prompt.size() + output * prepared.choices, prepared.choices);
-  const v1::RateLimits limits = ToProto(rates_.Report(tenant.id));
-  if (const auto* refused = std::get_if<cluster::TenantRates::Refused>(&outcome))
+  const cluster::TenantBudgets budgets = BudgetsOf(tenant->limits);
+  if (!budgets.unlimited()) leases_.Begin();
+  rates_.SetBudgets(tenant->id, budgets);
+  const uint64_t tokens = prepared.flow.prompt.size() + output * prepared.choices;
+  const auto outcome = rates_.Admit(tenant->id, tokens, prepared.choices);
+  const v1::RateLimits limits = ToProto(rates_.Report(tenant->id));
+  if (const auto* refused = std::get_if<cluster::TenantRates::Refused>(&outcome)) {
+    if (asked == Asked::kNot && rates_.MayAsk(tenant->id)) {
+      AskForMore(call, tokens, Asked::kOnce);
+      return absl::OkStatus();
+    }
+    if (asked == Asked::kOnce && rates_.HeldElsewhere(tenant->id, tokens, prepared.choices)) {
+      loop_.RunAt(loop_.clock().Now() + kGivenBackWithin,
+                  [this, call, tokens] { AskForMore(call, tokens, Asked::kTwice); });
+      return absl::OkStatus();
+    }
+    if (asked != Asked::kNot) rates_.ManagerHadNoMore(tenant->id);
     return RateError(*refused, limits);
+  }
   call->charge = std::get<cluster::TenantRates::Charge>(outcome);
   if (limits.has_requests() || limits.has_tokens()) prepared.rate_limits = limits;
-  return absl::OkStatus();
+  return WaitForTurn(*tenant, call);
+}
+
+void RouterCore::AskForMore(const std::shared_ptr<Call>& call, uint64_t tokens, Asked asked) {
+  if (call->over) return;
+  rates_.Need(call->caller.tenant, tokens, call->prepared->choices);
+  leases_.Ask([this, call, asked] {
+    if (call->over) return;
+    if (const absl::Status status = Charge(call, asked); !status.ok()) Reject(call, status);
+  });
 }
 
 void RouterCore::Settle(const std::shared_ptr<Call>& call, const GenerationReport& report) {
@@ -327,9 +373,27 @@ void RouterCore::Settle(const std::shared_ptr<Call>& call, const GenerationRepor
       served ? uint64_t{report.usage.prompt_tokens()} + report.usage.completion_tokens() : 0);
 }
 
+void RouterCore::RecordUsage(const Call& call, const GenerationReport& report) {
+  if (!options_.on_usage) return;
+  const PreparedRequest& prepared = call.generation->prepared();
+  UsageRecord record;
+  record.at = loop_.clock().WallNow();
+  record.tenant = call.caller.tenant.value();
+  record.request_id = prepared.flow.context.request.value();
+  record.model = prepared.model->name;
+  record.outcome =
+      report.status.ok() ? "ok" : v1::ErrorReason_Name(rpc::DetailOf(report.status).reason());
+  record.choices = prepared.choices;
+  record.prompt_tokens = report.usage.prompt_tokens();
+  record.cached_tokens = report.usage.cached_tokens();
+  record.output_tokens = report.usage.completion_tokens();
+  record.duration = loop_.clock().Now() - call.arrived;
+  options_.on_usage(std::move(record));
+}
+
 void RouterCore::StartGeneration(const std::shared_ptr<Call>& call) {
   if (call->queue_timer != kNoTimer) loop_.Cancel(std::exchange(call->queue_timer, kNoTimer));
-  metrics_.QueueWait(loop_.clock().Now() - call->arrived);
+  metrics_.QueueWait(call->caller.tenant, loop_.clock().Now() - call->arrived);
   call->generation = Generation::Create(
       *environment_, *std::exchange(call->prepared, std::nullopt), std::move(call->sink),
       [this](absl::Duration gap) { metrics_.Token(gap); },
@@ -364,8 +428,9 @@ void RouterCore::Finish(const std::shared_ptr<Call>& call, const GenerationRepor
   metrics_.RequestEnded(call->caller.tenant, report.status, loop_.clock().Now() - call->arrived);
   metrics_.GenerationEnded(call->caller.tenant, call->arrived, report);
   Settle(call, report);
+  RecordUsage(*call, report);
   if (report.status.ok()) RememberSession(*call->generation, report);
-  if (call->ticket) queue_.Finished(*std::exchange(call->ticket, std::nullopt));
+  if (call->ticket) queue_.Finished(*std::exchange(call->ticket, std::nullopt), CostOf(report));
   call->in_flight = {};
   calls_.erase(call->number);
   // The generation is still on the stack above; it goes when its own reference does.

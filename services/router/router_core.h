@@ -22,8 +22,10 @@
 #include "rpc/service_state.h"
 #include "services/router/cluster_link.h"
 #include "services/router/generation.h"
+#include "services/router/rate_leases.h"
 #include "services/router/router_metrics.h"
 #include "services/router/tenants.h"
+#include "services/router/usage_log.h"
 #include "services/text_model/text_model.h"
 
 namespace sluice::router {
@@ -41,6 +43,8 @@ struct RouterOptions {
   size_t sessions_max = 10000;  // remembered for affinity
   handoff::Guards guards;
   std::shared_ptr<const Tenants> tenants;
+  // Hears of each request that was let in, when it has ended. May be empty; on the loop.
+  std::function<void(UsageRecord)> on_usage;
 };
 
 // Thread-safe front; what it keeps belongs to `loop`. Text work runs on `text_loop`. Both loops
@@ -53,7 +57,10 @@ class RouterCore final : public rpc::InferenceBackend {
   ~RouterCore() override;
 
   // On the loop. Without it: placement by load alone.
-  void SetLink(std::unique_ptr<ClusterLink> link) { link_ = std::move(link); }
+  void SetLink(std::unique_ptr<ClusterLink> link) {
+    link_ = std::move(link);
+    leases_.SetLink(link_.get());
+  }
   // A text model known from the start; otherwise the files that the workers name are used.
   void AddModel(std::shared_ptr<const services::TextModel> model);
   // On the loop.
@@ -81,6 +88,7 @@ class RouterCore final : public rpc::InferenceBackend {
     std::unique_ptr<rpc::GenerationSink> sink;  // until the generation takes it
     std::optional<PreparedRequest> prepared;
     std::shared_ptr<Generation> generation;
+    int32_t priority = 0;  // inside its tenant
     std::optional<cluster::TenantRates::Charge> charge;
     std::optional<cluster::FairQueue::Ticket> ticket;
     TimerId queue_timer = kNoTimer;
@@ -96,8 +104,15 @@ class RouterCore final : public rpc::InferenceBackend {
 
   void OnPrepared(const std::shared_ptr<Call>& call, absl::StatusOr<PreparedRequest> prepared);
   absl::Status Enqueue(const std::shared_ptr<Call>& call);
-  // Takes what the request may use out of the tenant's budgets. Errors: RATE_LIMITED.
-  absl::Status Charge(const identity::Tenant& tenant, const std::shared_ptr<Call>& call);
+  // Takes what the request may use out of the tenant's budgets, and then queues it. Before it is
+  // refused the manager is asked for more, and once again where other routers hold what is
+  // missing. Errors: RATE_LIMITED, OVERLOADED.
+  enum class Asked { kNot, kOnce, kTwice };
+  absl::Status Charge(const std::shared_ptr<Call>& call, Asked asked);
+  absl::Status WaitForTurn(const identity::Tenant& tenant, const std::shared_ptr<Call>& call);
+  // Asks the manager for what the call needs, and charges it again.
+  void AskForMore(const std::shared_ptr<Call>& call, uint64_t tokens, Asked asked);
+  void RecordUsage(const Call& call, const GenerationReport& report);
   // What the request did use replaces what was taken for it.
   void Settle(const std::shared_ptr<Call>& call, const GenerationReport& report);
   void StartGeneration(const std::shared_ptr<Call>& call);
@@ -130,6 +145,7 @@ class RouterCore final : public rpc::InferenceBackend {
   cluster::PoisonGuard poison_;
   cluster::FairQueue queue_;
   cluster::TenantRates rates_;
+  RateLeases leases_;
   std::atomic<uint64_t> refusals_ = 0;
   std::unique_ptr<cluster::WorkerClient> client_;
   std::unique_ptr<ClusterLink> link_;

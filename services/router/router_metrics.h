@@ -44,7 +44,7 @@ class RouterMetrics {
   // of one clock.
   virtual void GenerationEnded(const TenantId& tenant, absl::Time arrived,
                                const GenerationReport& report) = 0;
-  virtual void QueueWait(absl::Duration wait) = 0;
+  virtual void QueueWait(const TenantId& tenant, absl::Duration wait) = 0;
   virtual void Placed(bool split) = 0;
   virtual void LookupFailed() = 0;
   virtual void Token(absl::Duration gap) = 0;

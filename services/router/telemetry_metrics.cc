@@ -43,6 +43,12 @@ Outcome OutcomeOf(v1::ErrorReason reason) {
   }
 }
 
+// Why a request was rejected.
+constexpr std::array<const char*, 3> kCauseNames = {"rate", "quota", "capacity"};
+const char* CauseOf(v1::ErrorReason reason) {
+  return kCauseNames[reason == v1::RATE_LIMITED ? 0 : reason == v1::QUOTA_EXCEEDED ? 1 : 2];
+}
+
 v1::ErrorReason ReasonOf(const absl::Status& status) {
   const v1::ErrorReason reason = rpc::DetailOf(status).reason();
   return v1::ErrorReason_IsValid(reason) && reason != v1::ERROR_REASON_UNSPECIFIED ? reason
@@ -76,6 +82,7 @@ class TelemetryMetrics final : public RouterMetrics {
     for (const identity::Refusal refusal : identity::kRefusals)
       registry.counter(telemetry::kAuthFailures, {identity::RefusalName(refusal)});
     registry.counter(telemetry::kTenantsReloadFailures);
+    registry.counter(telemetry::kUsageRecordsLost);
     TenantsRead(absl::OkStatus(), tenants);
     State({});
   }
@@ -97,6 +104,10 @@ class TelemetryMetrics final : public RouterMetrics {
     if (!status.ok()) {
       outcome = OutcomeOf(ReasonOf(status));
       CountReason(ReasonOf(status), 1);
+      if (outcome == Outcome::kRejected) {
+        registry_.counter(telemetry::kTenantRejections, {tenant.value(), CauseOf(ReasonOf(status))})
+            .Add();
+      }
     }
     registry_.counter(telemetry::kRequests, {tenant.value(), NameOf(outcome)}).Add();
     registry_.histogram(telemetry::kRequestSeconds, {NameOf(outcome)})
@@ -119,8 +130,10 @@ class TelemetryMetrics final : public RouterMetrics {
     }
   }
 
-  void QueueWait(absl::Duration wait) override {
+  void QueueWait(const TenantId& tenant, absl::Duration wait) override {
     queue_seconds_.Observe(absl::ToDoubleSeconds(wait));
+    registry_.counter(telemetry::kTenantQueueSeconds, {tenant.value()})
+        .Add(absl::ToDoubleSeconds(wait));
   }
   void Placed(bool split) override { (split ? split_ : local_).Add(); }
   void LookupFailed() override { lookup_failures_.Add(); }
@@ -144,10 +157,12 @@ class TelemetryMetrics final : public RouterMetrics {
     const absl::string_view name = tenant.value();
     for (const char* outcome : kOutcomeNames)
       registry_.counter(telemetry::kRequests, {name, outcome});
-    for (const auto* def :
-         {&telemetry::kInputTokens, &telemetry::kGeneratedTokens, &telemetry::kCachedTokens}) {
+    for (const auto* def : {&telemetry::kInputTokens, &telemetry::kGeneratedTokens,
+                            &telemetry::kCachedTokens, &telemetry::kTenantQueueSeconds}) {
       registry_.counter(*def, {name});
     }
+    for (const char* cause : kCauseNames)
+      registry_.counter(telemetry::kTenantRejections, {name, cause});
   }
 
   // The phases of a request add up to its time to first token: the last one is what remains.

@@ -3,6 +3,7 @@ import json
 import os
 import stat
 import tempfile
+import time
 import unittest
 import urllib.error
 import urllib.request
@@ -169,6 +170,19 @@ class TenantsTest(unittest.TestCase):
             for key in self.keys.values():
                 self.assertNotIn(key, log, name)
 
+    def test_usage_is_recorded_once_for_each_request(self):
+        def recorded():
+            records = os.path.join(self.cluster.endpoints["folder"], "router-0.usage")
+            tenants = json.loads(run_sluice("tenants", "usage", "--json", records).stdout)["tenants"]
+            return next((tenant for tenant in tenants if tenant["id"] == "zeta"), dict.fromkeys(before, 0))
+        before = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "output_tokens": 0}
+        before = {key: recorded()[key] for key in before}
+        told = [self.ask("zeta", "usage " * 50, n=n).parse().usage for n in (1, 2)]
+        expected = {"requests": 2, "prompt_tokens": sum(usage.prompt_tokens for usage in told),
+                    "cached_tokens": sum(usage.prompt_tokens_details.cached_tokens for usage in told),
+                    "output_tokens": sum(usage.completion_tokens for usage in told)}
+        harness.wait_until(lambda: {key: recorded()[key] - before[key] for key in before} == expected, "both are recorded")
+
     def test_workers_believe_only_routers(self):
         address = self.worker_address()
         call = grpc.insecure_channel(address).unary_unary("/sluice.v1.Prefill/Admit")
@@ -183,6 +197,83 @@ class TenantsTest(unittest.TestCase):
     def worker_address(self):
         with open(os.path.join(self.cluster.endpoints["folder"], "prefill-0.ready.json")) as file:
             return json.load(file)["grpc"]
+
+
+class TwoRoutersTest(unittest.TestCase):
+    """A limit is one for all ways in: routers, keys, choices and prompts of a batch."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.file = os.path.join(cls.folder, "tenants.yaml")
+        limits = {"rate": "requests_per_min: 60, request_burst: 6", "tokens": "tokens_per_min: 600, token_burst: 400",
+                  "places": "concurrency: 3"}
+        cls.keys = {}
+        for tenant, limit in limits.items():
+            cls.keys[tenant] = [run_sluice("tenants", what, "--file", cls.file, tenant).stdout.strip() for what in ("add", "add-key")]
+            with open(cls.file) as file:
+                text = file.read()
+            with open(cls.file, "w") as file:
+                file.write(text.replace(f"id: {tenant}\n", f"id: {tenant}\n    limits: {{{limit}}}\n"))
+        cls.cluster = cls.enterClassContext(Cluster("--tenants", cls.file, "--decode", "1", "--routers", "2"))
+        cls.urls = [router["http"] for router in cls.cluster.endpoints["routers"]]
+
+    def ask(self, tenant, way, prompt="x", **more):
+        """By one of the four pairs of router and key."""
+        client = openai.OpenAI(base_url=self.urls[way % 2] + "/v1", api_key=self.keys[tenant][way // 2 % 2], max_retries=0, timeout=60)
+        return client.completions.create(model="toy", prompt=prompt, **{"max_tokens": 1, "temperature": 0, **more})
+
+    def admitted(self, tenant, way, **more):
+        try:
+            self.ask(tenant, way, **more)
+            return True
+        except openai.RateLimitError as error:
+            self.assertEqual(error.code, "rate_limit_exceeded")
+            self.assertGreater(int(error.response.headers["retry-after"]), 0)
+            return False
+
+    def test_two_routers_and_two_keys_have_one_rate(self):
+        started = time.monotonic()
+        for way in range(6):
+            self.assertTrue(self.admitted("rate", way), "the burst is there at whichever router")
+        count = 6
+        while time.monotonic() < started + 4:
+            count += sum(self.admitted("rate", way) for way in range(4))
+        passed = time.monotonic() - started
+        self.assertLessEqual(count, 6 + passed)
+        self.assertGreaterEqual(count, 6 + passed - 2)
+
+    def test_choices_prompts_and_cancelled_answers_cost_what_they_are(self):
+        # Who leaves after the first token has had the prompt computed.
+        stream = self.ask("tokens", 0, prompt=list(range(1, 101)), max_tokens=5, stream=True)
+        next(iter(stream))
+        stream.close()
+        self.assertIn(self.remaining("tokens"), range(290, 340))
+        # 40 tokens of prompt, 4 choices of 20: 120 tokens; 3 prompts with an answer of 10: 150.
+        self.assertTrue(self.admitted("tokens", 0, prompt=list(range(1, 41)), n=4, max_tokens=20, extra_body={"ignore_eos": True}))
+        self.assertTrue(self.admitted("tokens", 1, prompt=[[i] * 40 for i in range(1, 4)], max_tokens=10, extra_body={"ignore_eos": True}))
+        self.assertFalse(self.admitted("tokens", 2, prompt=list(range(1, 201)), max_tokens=60))
+
+    def remaining(self, tenant):
+        """Tokens left, as told with the smallest request there is."""
+        for way in (0, 1):
+            client = openai.OpenAI(base_url=self.urls[way] + "/v1", api_key=self.keys[tenant][0], max_retries=0, timeout=60)
+            try:
+                reply = client.completions.with_raw_response.create(model="toy", prompt=[1], max_tokens=1)
+                return int(reply.headers["x-ratelimit-remaining-tokens"])
+            except openai.RateLimitError:
+                pass
+        return 0
+
+    def test_places_are_counted_over_both_routers(self):
+        streams = [self.ask("places", way, max_tokens=4000, stream=True, extra_body={"ignore_eos": True}) for way in range(3)]
+        for stream in streams:
+            next(iter(stream))
+        self.assertFalse(self.admitted("places", 0))
+        self.assertFalse(self.admitted("places", 3))
+        for stream in streams:
+            stream.close()
+        harness.wait_until(lambda: self.admitted("places", 1), "places come back")
 
 
 class ClientCertificatesTest(unittest.TestCase):

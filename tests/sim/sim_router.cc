@@ -23,6 +23,11 @@ class SimRouter::Link final : public router::ClusterLink {
                   done(manager_.Lookup(request));
                 });
   }
+  // Tenants of simulations have no limits.
+  void Lease(v1::LeaseRequest, absl::Duration,
+             absl::AnyInvocable<void(absl::StatusOr<v1::LeaseReply>)> done) override {
+    done(absl::UnimplementedError("no leases"));
+  }
   bool connected() const override { return true; }
 
  private:
@@ -50,7 +55,7 @@ class SimRouter::Metrics final : public router::RouterMetrics {
     for (const cluster::FlowMove& move : report.moves)
       ++(move.migration ? counts_.migrations : counts_.retries);
   }
-  void QueueWait(absl::Duration) override {}
+  void QueueWait(const TenantId&, absl::Duration) override {}
   void Placed(bool) override {}
   void LookupFailed() override {}
   void Token(absl::Duration) override {}

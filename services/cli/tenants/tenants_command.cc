@@ -6,8 +6,11 @@
 #include <boost/json.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -35,6 +38,7 @@ struct TenantsFlags {
   std::string model;
   std::string text;
   std::string chat;
+  std::vector<std::string> records;
 };
 
 mode_t ModeOf(const std::string& path) {
@@ -150,6 +154,64 @@ absl::Status List(const TenantsFlags& flags) {
   return absl::OkStatus();
 }
 
+struct TenantUsage {
+  uint64_t requests = 0;
+  uint64_t prompt_tokens = 0;
+  uint64_t cached_tokens = 0;
+  uint64_t output_tokens = 0;
+};
+
+// Adds the records of one file. A last line without its end is still being written.
+absl::Status AddUsage(const std::string& path, std::map<std::string, TenantUsage>* usage) {
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  std::string line;
+  for (int number = 1; std::getline(file, line) && !file.eof(); ++number) {
+    boost::system::error_code error;
+    const boost::json::value value = boost::json::parse(line, error);
+    const boost::json::object* record = error ? nullptr : value.if_object();
+    const auto count = [record](const char* name) {
+      const boost::json::value* found = record->if_contains(name);
+      boost::system::error_code wrong;
+      return found == nullptr ? 0 : found->to_number<uint64_t>(wrong);
+    };
+    const boost::json::value* tenant = record == nullptr ? nullptr : record->if_contains("tenant");
+    if (tenant == nullptr || !tenant->is_string())
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ":", number, ": not a usage record of a router"));
+    TenantUsage& sum = (*usage)[std::string(tenant->get_string())];
+    ++sum.requests;
+    sum.prompt_tokens += count("prompt_tokens");
+    sum.cached_tokens += count("cached_tokens");
+    sum.output_tokens += count("output_tokens");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Usage(const TenantsFlags& flags) {
+  std::map<std::string, TenantUsage> usage;
+  for (const std::string& path : flags.records) SLUICE_RETURN_IF_ERROR(AddUsage(path, &usage));
+  boost::json::array rows;
+  if (!flags.json)
+    std::printf("%-24s %10s %14s %14s %14s\n", "tenant", "requests", "prompt tokens",
+                "of these cached", "output tokens");
+  for (const auto& [tenant, sum] : usage) {
+    if (!flags.json) {
+      std::printf("%-24s %10lu %14lu %15lu %14lu\n", tenant.c_str(), sum.requests,
+                  sum.prompt_tokens, sum.cached_tokens, sum.output_tokens);
+      continue;
+    }
+    rows.push_back(boost::json::object{{"id", tenant},
+                                       {"requests", sum.requests},
+                                       {"prompt_tokens", sum.prompt_tokens},
+                                       {"cached_tokens", sum.cached_tokens},
+                                       {"output_tokens", sum.output_tokens}});
+  }
+  if (flags.json)
+    PrintLine(boost::json::serialize(boost::json::object{{"tenants", std::move(rows)}}));
+  return absl::OkStatus();
+}
+
 // The lines that declare the beginning of prompts public.
 absl::Status Prefix(const TenantsFlags& flags) {
   SLUICE_ASSIGN_OR_RETURN(const auto model, services::LoadTextModel(flags.model));
@@ -190,6 +252,9 @@ void AddTenantsCommand(CLI::App& app, Command* run) {
     command->add_option("--file", flags->file, "The tenants file")->capture_default_str();
   for (CLI::App* command : {add_tenant, add_key})
     command->add_option("tenant", flags->id, "Its id")->required();
+  CLI::App* usage = add("usage", "Sum the routers' usage records (usage_file) by tenant", Usage);
+  usage->add_option("records", flags->records, "Files of records")->required();
+  usage->add_flag("--json", flags->json, "One JSON object");
   CLI::App* prefix =
       add("prefix", "Print the lines that make a beginning of prompts public", Prefix);
   AddModelOption(*prefix, &flags->model,
