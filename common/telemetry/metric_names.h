@@ -227,8 +227,8 @@ inline constexpr MetricDef kLeaseExpiries = {"sluice_kv_lease_expiries_total", M
 inline constexpr MetricDef kRequests = {
     "sluice_requests_total",
     MetricType::kCounter,
-    "Requests ended: ok, cancelled (the client left), invalid (the client's mistake), rejected "
-    "(no room) or failed.",
+    "Requests ended: ok, cancelled (the client left), slow (the client did not read its stream), "
+    "invalid (the client's mistake), rejected (no room) or failed.",
     {"tenant", "outcome"}};
 inline constexpr MetricDef kRejections = {"sluice_rejections_total",
                                           MetricType::kCounter,

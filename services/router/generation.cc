@@ -208,8 +208,10 @@ void Generation::Send(v1::ChoiceDelta delta, std::optional<absl::Time>* last_sen
   v1::GenerateResponse response;
   if (start_) *response.mutable_start() = *std::exchange(start_, std::nullopt);
   *response.add_deltas() = std::move(delta);
-  if (!sink_->OnMessage(std::move(response)))
-    return Cancel(absl::CancelledError("the client left"));
+  const size_t waiting_bytes = sink_->backlog_bytes();
+  if (!sink_->OnMessage(std::move(response))) {
+    return End(paused_ ? SlowReader(waiting_bytes) : absl::CancelledError("the client left"));
+  }
   if (sink_->backlog_bytes() > kPauseBytes) Pause();
 }
 
@@ -219,26 +221,30 @@ void Generation::Pause() {
   WatchReader(env_.loop.clock().Now() + prepared_.reader_patience);
 }
 
+absl::Status Generation::SlowReader(size_t waiting_bytes) const {
+  return rpc::MakeError(
+      v1::SLOW_CONSUMER,
+      absl::StrCat("the client has not read ", waiting_bytes, " bytes of its stream, and is given ",
+                   absl::FormatDuration(prepared_.reader_patience),
+                   "; read faster or ask for fewer tokens"));
+}
+
 void Generation::WatchReader(absl::Time until) {
-  reader_timer_ = env_.loop.RunAt(env_.loop.clock().Now() + kReaderPeriod, [weak = weak_from_this(),
-                                                                            until] {
-    const auto live = weak.lock();
-    if (live == nullptr || live->ended_) return;
-    live->reader_timer_ = kNoTimer;
-    if (live->sink_->backlog_bytes() <= kResumeBytes) {
-      live->paused_ = false;
-      for (auto& choice : live->choices_) choice->Resume();
-      if (live->choices_[0]->has_tokens()) live->StartSiblings();
-    } else if (live->env_.loop.clock().Now() >= until) {
-      live->End(rpc::MakeError(
-          v1::SLOW_CONSUMER, absl::StrCat("the client has not read ", live->sink_->backlog_bytes(),
-                                          " bytes of its stream for ",
-                                          absl::FormatDuration(live->prepared_.reader_patience),
-                                          "; read faster or ask for fewer tokens")));
-    } else {
-      live->WatchReader(until);
-    }
-  });
+  reader_timer_ =
+      env_.loop.RunAt(env_.loop.clock().Now() + kReaderPeriod, [weak = weak_from_this(), until] {
+        const auto live = weak.lock();
+        if (live == nullptr || live->ended_) return;
+        live->reader_timer_ = kNoTimer;
+        if (live->sink_->backlog_bytes() <= kResumeBytes) {
+          live->paused_ = false;
+          for (auto& choice : live->choices_) choice->Resume();
+          if (live->choices_[0]->has_tokens()) live->StartSiblings();
+        } else if (live->env_.loop.clock().Now() >= until) {
+          live->End(live->SlowReader(live->sink_->backlog_bytes()));
+        } else {
+          live->WatchReader(until);
+        }
+      });
 }
 
 void Generation::OnChoiceDone(uint32_t index, const absl::Status& status,

@@ -80,6 +80,7 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   // The client reads too slowly: its sequences give up their places until it has caught up.
   void Pause();
   void WatchReader(absl::Time until);
+  absl::Status SlowReader(size_t waiting_bytes) const;
   void End(const absl::Status& status);
 
   cluster::FlowEnvironment& env_;

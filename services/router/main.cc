@@ -28,6 +28,8 @@ namespace {
 // Tasks that may wait for the loop: every token of every stream passes through it.
 constexpr size_t kLoopQueueMax = size_t{1} << 20;
 constexpr size_t kTextQueueMax = 4096;
+// A stream ends as a slow reader's before its connection is given up.
+constexpr absl::Duration kWriteTimeoutMargin = absl::Seconds(10);
 
 RouterOptions OptionsOf(const v1::RouterConfig& config) {
   RouterOptions options;
@@ -51,6 +53,7 @@ http::OpenAiServerOptions HttpOptionsOf(const v1::RouterConfig& config) {
   options.http.insecure_anywhere =
       config.service().insecure_listen_anywhere() || config.insecure_clients_anywhere();
   options.http.body_bytes_max = size_t{config.body_kib_max()} << 10;
+  options.http.write_timeout = absl::Seconds(config.slow_reader_s()) + kWriteTimeoutMargin;
   options.version = services::Version();
   return options;
 }

@@ -14,9 +14,9 @@ constexpr std::array<const char*, kWorkerStandings.size()> kStandingNames = {
 constexpr std::array<Phase, 4> kPhases = {Phase::kAdmitted, Phase::kPlaced, Phase::kReserved,
                                           Phase::kPrefilling};
 
-enum class Outcome { kOk, kCancelled, kInvalid, kRejected, kFailed };
-constexpr std::array<const char*, 5> kOutcomeNames = {"ok", "cancelled", "invalid", "rejected",
-                                                      "failed"};
+enum class Outcome { kOk, kCancelled, kSlow, kInvalid, kRejected, kFailed };
+constexpr std::array<const char*, 6> kOutcomeNames = {"ok",      "cancelled", "slow",
+                                                      "invalid", "rejected",  "failed"};
 
 const char* NameOf(Outcome outcome) { return kOutcomeNames[static_cast<size_t>(outcome)]; }
 
@@ -25,6 +25,8 @@ Outcome OutcomeOf(v1::ErrorReason reason) {
   switch (reason) {
     case v1::CLIENT_CANCELLED:
       return Outcome::kCancelled;
+    case v1::SLOW_CONSUMER:
+      return Outcome::kSlow;
     case v1::INVALID_FIELD:
     case v1::CONTEXT_LENGTH_EXCEEDED:
     case v1::MODEL_NOT_FOUND:
@@ -182,7 +184,7 @@ class TelemetryMetrics final : public RouterMetrics {
 
   void CountReason(v1::ErrorReason reason, double count) {
     const Outcome outcome = OutcomeOf(reason);
-    if (outcome == Outcome::kCancelled) return;
+    if (outcome == Outcome::kCancelled || outcome == Outcome::kSlow) return;
     const auto& def = outcome == Outcome::kFailed ? telemetry::kFailures : telemetry::kRejections;
     registry_.counter(def, {v1::ErrorReason_Name(reason)}).Add(count);
   }

@@ -31,6 +31,13 @@ class ReaderTest(ServicesTest):
             self.assertEqual(done.tokens, expected.tokens)
             self.assertEqual(done.text, expected.text)
 
+    def check_that_it_counts_as_slow(self):
+        """Neither as a client that left nor as a failure of ours."""
+        for outcome, requests in (("slow", 1), ("cancelled", 0), ("failed", 0)):
+            self.assertEqual(sum(v for k, v in harness.read_metrics(self.router["metrics"]).items()
+                                 if k.startswith("sluice_requests_total") and f'outcome="{outcome}"' in k), requests)
+        self.assertEqual(self.metric(self.router, "sluice_failures_total"), 0)
+
     def test_who_never_reads_is_told_and_forgotten(self):
         self.start(router=("slow_reader_s=1",))
         stream = self.slow_client().generate(text="never", **ASK)
@@ -41,6 +48,7 @@ class ReaderTest(ServicesTest):
                 pass
         self.assertEqual(raised.exception.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)
         self.assertIn("SLOW_CONSUMER", reason_of(raised.exception))
+        self.check_that_it_counts_as_slow()
 
     def http_stream(self):
         """A connection whose kernel buffers are small, the answer's head read."""
@@ -62,6 +70,7 @@ class ReaderTest(ServicesTest):
         text = answer.read().decode()
         self.assertNotIn("[DONE]", text)
         self.assertIn('"code":"slow_consumer"', text[-1000:])
+        self.check_that_it_counts_as_slow()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@
 namespace sluice::cli {
 namespace {
 
-// Another router may go on with a stream that ended like this.
+// Another router may go on with a stream that ended like this. A call that crosses the GOAWAY of a
+// draining router may end as cancelled though nobody cancelled it.
 bool StreamBroke(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsCancelled(status);
 }
@@ -84,8 +85,10 @@ absl::StatusOr<GenerateOutcome> GenerateClient::Generate(
     }
     if (!StreamBroke(status)) return status;
     failures = progress.tokens() > tokens ? 1 : failures + 1;
-    // An address that never answered is not asked again; one that broke a stream may be back.
-    if (failures + (progress.started() ? 0 : 1) > endpoints_.size()) {
+    // An address that never answered is not asked again; one that broke a stream or left with the
+    // call may be back.
+    const bool was_there = progress.started() || absl::IsCancelled(status);
+    if (failures + (was_there ? 0 : 1) > endpoints_.size()) {
       // An error with a source was made by a service, not by a missing connection.
       if (!rpc::DetailOf(status).source().empty()) return status;
       return absl::UnavailableError(

@@ -81,6 +81,23 @@ TEST(GenerateClient, GoesOnAsLongAsThereIsProgress) {
   EXPECT_EQ(result.outcome->resumes, 4u);
 }
 
+TEST(GenerateClient, ACallThatNobodyCancelledGoesOn) {
+  for (const uint32_t tokens : {0, 4}) {
+    FakeInferenceOptions leaving;
+    leaving.break_with = absl::CancelledError("");
+    leaving.break_after = tokens;
+    leaving.breaks = 1;
+    const auto router = FakeRouter::Start(leaving);
+    GenerateClient client({{router->address()}}, "");
+    const Result result = Ask(client);
+    ASSERT_TRUE(result.outcome.ok()) << result.outcome.status();
+    EXPECT_EQ(result.text, FakeInference::WholeText(7, 10));
+    ASSERT_EQ(router->service().requests().size(), 2u);
+    EXPECT_EQ(router->service().requests()[0].request_id(),
+              router->service().requests()[1].request_id());
+  }
+}
+
 TEST(GenerateClient, GivesUpWithoutProgress) {
   FakeInferenceOptions broken;
   broken.break_with = absl::UnavailableError("dying");
