@@ -407,6 +407,8 @@ void RequestFlow::End(const absl::Status& status) {
 void RequestFlow::SetPhase(Phase phase) {
   SLUICE_DCHECK(phase == phase_ || MayFollow(phase_, phase))
       << PhaseName(phase_) << " -> " << PhaseName(phase);
+  if (phase != phase_)
+    SLUICE_FAULT(env_.faults, request::kPhaseMachine.PointOf(phase_, phase)).IgnoreError();
   if (emitted_.empty()) LeavePhase();
   phase_ = phase;
 }

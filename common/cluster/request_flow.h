@@ -14,6 +14,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/fault.h"
 #include "base/loop.h"
 #include "cluster/directory.h"
 #include "cluster/placement.h"
@@ -115,6 +116,7 @@ struct FlowEnvironment {
   PlaceFunction place;
   PoisonGuard& poison;
   handoff::Guards guards = {};
+  FaultInjector* faults = nullptr;  // hit at every change of phase, which cannot be refused
 };
 
 // Owned by the environment's loop. Held by shared_ptr, because calls under way refer to it weakly.

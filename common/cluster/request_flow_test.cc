@@ -188,5 +188,61 @@ TEST_F(RequestFlowTest, MeasuresWhatTheClientWaitsFor) {
   EXPECT_EQ(summary.moves[0].gap, absl::Milliseconds(70));
 }
 
+#ifdef SLUICE_FAULTS_ENABLED
+// Every change that a flow makes is a fault point, and each is reached here. Reserved, transferring
+// and verified are passed within one step, so nothing can end or retry a request in them.
+TEST_F(RequestFlowTest, EveryChangeOfPhaseIsAFaultPoint) {
+  using request::Phase;
+  FaultInjector faults;
+  env_.faults = &faults;
+  const auto until = [&](Phase phase) {
+    events_ = RecordingEvents();
+    client_.hold_admits = phase == Phase::kPlaced;
+    auto flow = Start();
+    if (phase == Phase::kDecoding) client_.decodes.back().events->OnStarted(0, 0, "test");
+    if (phase == Phase::kStreaming)
+      client_.prefills.back().events->OnFirstToken(Token(100), FinishReason::kNone);
+    EXPECT_EQ(flow->phase(), phase);
+    return flow;
+  };
+  const absl::Status ends[] = {absl::OkStatus(), absl::CancelledError("left"),
+                               absl::DeadlineExceededError("late")};
+  const Phase waiting[] = {Phase::kPlaced, Phase::kPrefilling, Phase::kDecoding, Phase::kStreaming};
+  for (const absl::Status& end : ends) {
+    events_ = RecordingEvents();
+    FlowSpec spec;
+    spec.prompt = {1};
+    RequestFlow::Create(env_, std::move(spec), events_)->Finish(end);
+    for (Phase phase : waiting) until(phase)->Finish(end);
+  }
+  for (Phase phase : {Phase::kPrefilling, Phase::kDecoding, Phase::kStreaming}) {
+    const auto flow = until(phase);
+    client_.decodes.back().events->OnEnd(absl::AbortedError("gone"), {});
+    client_.prefills.back().events->OnEnd(absl::AbortedError("gone"), {}, 0);
+    world_.RunFor(absl::Seconds(2));
+    flow->Finish(absl::CancelledError("left"));
+  }
+  const auto split = until(Phase::kDecoding);
+  client_.prefills.back().events->OnFirstToken(Token(100), FinishReason::kNone);
+  split->Finish(absl::CancelledError("left"));
+  ShowWorkers({"b0"});  // computes its prompts itself
+  events_ = RecordingEvents();
+  const auto local = Start();
+  client_.decodes.back().events->OnStarted(0, 0, "");
+  local->Finish(absl::CancelledError("left"));
+
+  const auto passed = [](Phase phase) {
+    return phase == Phase::kReserved || phase == Phase::kTransferring || phase == Phase::kVerified;
+  };
+  for (const auto& [from, to] : request::kPhaseMachine.changes) {
+    const std::string point = request::kPhaseMachine.PointOf(from, to);
+    const bool leaves_early = to == Phase::kPlaced || IsTerminal(to) || to == Phase::kStreaming;
+    if (passed(from) && leaves_early) continue;
+    if (from == to) continue;  // placed again: no change
+    EXPECT_GT(faults.HitCount(point), 0u) << point;
+  }
+}
+#endif
+
 }  // namespace
 }  // namespace sluice::cluster

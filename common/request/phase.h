@@ -5,6 +5,7 @@
 #include <array>
 
 #include "absl/strings/string_view.h"
+#include "base/state_machine.h"
 
 namespace sluice::request {
 
@@ -27,11 +28,57 @@ inline constexpr std::array<Phase, 11> kAllPhases = {
     Phase::kTransferring, Phase::kVerified,  Phase::kDecoding, Phase::kStreaming,
     Phase::kDone,         Phase::kCancelled, Phase::kFailed};
 
-// "ADMITTED", "PLACED", ...
-absl::string_view PhaseName(Phase phase);
-bool IsTerminal(Phase phase);
+constexpr bool IsTerminal(Phase phase) {
+  return phase == Phase::kDone || phase == Phase::kCancelled || phase == Phase::kFailed;
+}
+
 // True for the steps of the table above, for a step back to kPlaced (retry, migration) and for ends
 // from any live phase.
-bool MayFollow(Phase from, Phase to);
+constexpr bool MayFollow(Phase from, Phase to) {
+  if (IsTerminal(from)) return false;
+  if (IsTerminal(to)) return true;
+  if (to == Phase::kPlaced) return true;  // first placement, retry or migration
+  if (to == Phase::kAdmitted) return false;
+  // The first token streams to the client while pages still move, so streaming may begin from
+  // prefilling on.
+  if (to == Phase::kStreaming) return from >= Phase::kPrefilling && from != Phase::kStreaming;
+  // A prompt computed where it is decoded skips reservation and transfer.
+  if (from == Phase::kPlaced && to == Phase::kPrefilling) return true;
+  if (from == Phase::kPrefilling && to == Phase::kDecoding) return true;
+  return static_cast<int>(to) == static_cast<int>(from) + 1;
+}
+
+namespace internal {
+
+constexpr size_t CountPhaseChanges() {
+  size_t changes = 0;
+  for (Phase from : kAllPhases) {
+    for (Phase to : kAllPhases) changes += MayFollow(from, to) ? 1 : 0;
+  }
+  return changes;
+}
+
+constexpr auto MakePhaseMachine() {
+  StateMachine<Phase, kAllPhases.size(), CountPhaseChanges()> machine = {
+      "phase",
+      {"ADMITTED", "PLACED", "RESERVED", "PREFILLING", "TRANSFERRING", "VERIFIED", "DECODING",
+       "STREAMING", "DONE", "CANCELLED", "FAILED"},
+      {}};
+  size_t at = 0;
+  for (Phase from : kAllPhases) {
+    for (Phase to : kAllPhases) {
+      if (MayFollow(from, to)) machine.changes[at++] = {from, to};
+    }
+  }
+  return machine;
+}
+
+}  // namespace internal
+
+// What MayFollow allows, as a table; each change is a fault point ("phase.ADMITTED_to_PLACED").
+inline constexpr auto kPhaseMachine = internal::MakePhaseMachine();
+
+// "ADMITTED", "PLACED", ...
+constexpr absl::string_view PhaseName(Phase phase) { return kPhaseMachine.NameOf(phase); }
 
 }  // namespace sluice::request

@@ -3,7 +3,11 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "request/phase.h"
 #include "request/sampling.h"
 
@@ -24,6 +28,18 @@ TEST(Phase, NothingFollowsAnEndAndEveryLivePhaseMayEnd) {
       } else if (IsTerminal(to)) {
         EXPECT_TRUE(MayFollow(from, to));
       }
+    }
+  }
+}
+
+TEST(Phase, EveryChangeIsAFaultPoint) {
+  const std::vector<std::string> points = kPhaseMachine.Points();
+  const std::set<std::string> unique(points.begin(), points.end());
+  EXPECT_EQ(unique.size(), points.size());
+  for (Phase from : kAllPhases) {
+    for (Phase to : kAllPhases) {
+      EXPECT_EQ(unique.contains(absl::StrCat("phase.", PhaseName(from), "_to_", PhaseName(to))),
+                MayFollow(from, to));
     }
   }
 }

@@ -104,6 +104,7 @@ absl::Status Run(const v1::RouterConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(const auto tenants, TenantsOf(config, process.clock()));
   RouterOptions options = OptionsOf(config);
   options.tenants = tenants;
+  options.faults = process.faults();
   std::shared_ptr<services::ClaimKeyFile> claim_keys;  // null: none
   if (!config.claim_key_file().empty()) {
     SLUICE_ASSIGN_OR_RETURN(claim_keys,

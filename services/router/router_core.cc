@@ -66,7 +66,7 @@ RouterCore::RouterCore(RouterOptions options, Loop& loop, Loop& text_loop, Rando
              absl::AnyInvocable<void(absl::StatusOr<cluster::PlacementDecision>)> done) {
         Place(query, spec, std::move(done));
       },
-      poison_, options_.guards});
+      poison_, options_.guards, options_.faults});
 }
 
 RouterCore::~RouterCore() {

@@ -42,6 +42,7 @@ struct RouterOptions {
   absl::Duration lookup_timeout = absl::Milliseconds(20);
   size_t sessions_max = 10000;  // remembered for affinity
   handoff::Guards guards;
+  FaultInjector* faults = nullptr;  // outlives the core
   std::shared_ptr<const Tenants> tenants;
   // Hears of each request that was let in, when it has ended. May be empty; on the loop.
   std::function<void(UsageRecord)> on_usage;
