@@ -78,6 +78,7 @@ constexpr const MetricDef* kAll[] = {
     &kMigrations,
     &kRetries,
     &kResumeGap,
+    &kStreamPauses,
     &kExposed,
     &kRouterWorkers,
     &kIndexBlocks,

@@ -306,6 +306,9 @@ inline constexpr MetricDef kResumeGap = {
     "From the last token before a migration to the first one after it.",
     {},
     Buckets::kFirstToken};
+inline constexpr MetricDef kStreamPauses = {
+    "sluice_stream_pauses_total", MetricType::kCounter,
+    "Times that a stream gave up its place and pages, because its client did not read."};
 inline constexpr MetricDef kExposed = {
     "sluice_kv_exposed_seconds",
     MetricType::kHistogram,

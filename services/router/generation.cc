@@ -217,6 +217,7 @@ void Generation::Send(v1::ChoiceDelta delta, std::optional<absl::Time>* last_sen
 
 void Generation::Pause() {
   if (std::exchange(paused_, true)) return;
+  ++report_.pauses;
   for (auto& choice : choices_) choice->Pause();
   WatchReader(env_.loop.clock().Now() + prepared_.reader_patience);
 }

@@ -46,6 +46,7 @@ struct GenerationReport {
   absl::Time first_token = absl::InfiniteFuture();
   cluster::FlowSummary first_choice;
   std::vector<cluster::FlowMove> moves;  // of all choices
+  uint32_t pauses = 0;                   // because the client did not read
 };
 
 // Owned by the router's loop, held by shared_ptr from Start to OnEnd.

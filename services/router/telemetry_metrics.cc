@@ -69,6 +69,7 @@ class TelemetryMetrics final : public RouterMetrics {
         ttft_(registry.histogram(telemetry::kTtft)),
         itl_(registry.histogram(telemetry::kItl)),
         resume_gap_(registry.histogram(telemetry::kResumeGap)),
+        stream_pauses_(registry.counter(telemetry::kStreamPauses)),
         exposed_(registry.histogram(telemetry::kExposed)),
         recomputed_(registry.counter(telemetry::kRecomputedTokens)) {
     for (Phase phase : kPhases)
@@ -123,6 +124,7 @@ class TelemetryMetrics final : public RouterMetrics {
     registry_.counter(telemetry::kGeneratedTokens, {name}).Add(report.usage.completion_tokens());
     registry_.counter(telemetry::kCachedTokens, {name}).Add(report.usage.cached_tokens());
     recomputed_.Add(report.usage.recomputed_tokens());
+    stream_pauses_.Add(report.pauses);
     if (report.status.ok()) predicted_.Add(report.first_choice.predicted_cached_tokens);
     if (report.first_token != absl::InfiniteFuture()) ObserveFirstToken(arrived, report);
     for (const cluster::FlowMove& move : report.moves) {
@@ -199,6 +201,7 @@ class TelemetryMetrics final : public RouterMetrics {
   const telemetry::Histogram ttft_;
   const telemetry::Histogram itl_;
   const telemetry::Histogram resume_gap_;
+  const telemetry::Counter stream_pauses_;
   const telemetry::Histogram exposed_;
   const telemetry::Counter recomputed_;
 };

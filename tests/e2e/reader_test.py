@@ -37,6 +37,7 @@ class ReaderTest(ServicesTest):
             self.assertEqual(sum(v for k, v in harness.read_metrics(self.router["metrics"]).items()
                                  if k.startswith("sluice_requests_total") and f'outcome="{outcome}"' in k), requests)
         self.assertEqual(self.metric(self.router, "sluice_failures_total"), 0)
+        self.assertGreater(self.metric(self.router, "sluice_stream_pauses_total"), 0)
 
     def test_who_never_reads_is_told_and_forgotten(self):
         self.start(router=("slow_reader_s=1",))
