@@ -23,7 +23,8 @@ namespace {
 
 // After the drain, for what did not finish.
 constexpr absl::Duration kCancelGrace = absl::Milliseconds(200);
-constexpr absl::Duration kLivenessPeriod = absl::Seconds(5);
+constexpr absl::Duration kHousekeepingPeriod = absl::Seconds(5);
+constexpr size_t kHeapGrowthBytes = size_t{2} << 20;
 constexpr absl::Duration kChorePeriod = absl::Seconds(1);
 
 }  // namespace
@@ -31,7 +32,9 @@ constexpr absl::Duration kChorePeriod = absl::Seconds(1);
 const char* Version() { return SLUICE_VERSION; }
 
 ServiceProcess::ServiceProcess(ProcessIdentity identity)
-    : identity_(std::move(identity)), live_([] { return absl::OkStatus(); }) {
+    : identity_(std::move(identity)),
+      live_([] { return absl::OkStatus(); }),
+      heap_(kHeapGrowthBytes) {
   RegisterMetrics();
 }
 
@@ -164,7 +167,7 @@ absl::Status ServiceProcess::Serve(const std::vector<rpc::ServedService>& servic
                                                                        MetricsListener().anywhere},
                                                                       std::move(sources)));
   SLUICE_ASSIGN_OR_RETURN(watch_loop_, ThreadLoop::Start("watch", clock_, 16));
-  watch_loop_->Post([this] { RefreshLiveness(); });
+  watch_loop_->Post([this] { KeepHouse(); });
   watch_loop_->Post([this] { DoChores(); });
   return absl::OkStatus();
 }
@@ -174,11 +177,11 @@ absl::Status ServiceProcess::Live() const {
   return loops_.Check();
 }
 
-void ServiceProcess::RefreshLiveness() {
+void ServiceProcess::KeepHouse() {
   const absl::Status live = Live();
   if (!live.ok()) SLUICE_LOG(kError) << "not alive" << Field("why", live.message());
   grpc_->SetLive(live.ok());
-  watch_loop_->RunAt(clock_.Now() + kLivenessPeriod, [this] { RefreshLiveness(); });
+  watch_loop_->RunAt(clock_.Now() + kHousekeepingPeriod, [this] { KeepHouse(); });
 }
 
 void ServiceProcess::DoChores() {

@@ -19,6 +19,7 @@
 #include "rpc/service_state.h"
 #include "rpc/signals.h"
 #include "rpc/tls.h"
+#include "services/process/heap_trimmer.h"
 #include "services/process/loop_watch.h"
 #include "sluice/v1/admin.pb.h"
 #include "sluice/v1/config.pb.h"
@@ -120,8 +121,9 @@ class ServiceProcess {
   Listener AdminListener() const;
   Listener MetricsListener() const;
   absl::Status Live() const;
-  // On the watch loop, every few seconds: the gRPC health of "liveness".
-  void RefreshLiveness();
+  // On the watch loop, every few seconds: the gRPC health of "liveness", and memory that nobody
+  // uses.
+  void KeepHouse();
   // On the watch loop.
   void DoChores();
   absl::Status WriteReadyFile(const std::map<std::string, std::string>& more) const;
@@ -142,6 +144,7 @@ class ServiceProcess {
   std::unique_ptr<rpc::Server> grpc_;
   std::unique_ptr<rpc::Server> admin_;
   std::unique_ptr<http::MetricsServer> metrics_server_;
+  HeapTrimmer heap_;  // on the watch loop
   std::unique_ptr<ThreadLoop> watch_loop_;
   std::unique_ptr<rpc::SignalWatcher> signals_;
 };

@@ -1,0 +1,59 @@
+#include "services/process/heap_trimmer.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace sluice::services {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+size_t ResidentBytes() {
+  size_t total_pages = 0, resident_pages = 0;
+  std::ifstream("/proc/self/statm") >> total_pages >> resident_pages;
+  return resident_pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Blocks of a size that malloc does not map by itself.
+std::vector<std::unique_ptr<std::vector<char>>> Fill(size_t bytes) {
+  constexpr size_t kBlockBytes = 32 << 10;
+  std::vector<std::unique_ptr<std::vector<char>>> blocks;
+  for (size_t i = 0; i < bytes / kBlockBytes; ++i)
+    blocks.push_back(std::make_unique<std::vector<char>>(kBlockBytes, 'x'));
+  return blocks;
+}
+
+TEST(HeapTrimmer, WhatLiesBetweenLivingBlocksGoesBackOnceAndAgainAfterTheNextCrowd) {
+  HeapTrimmer trimmer(4 * kMiB);
+  trimmer.Run();
+  EXPECT_FALSE(trimmer.Run()) << "nothing was freed in between";
+  for (int crowd = 0; crowd < 2; ++crowd) {
+    const size_t before = ResidentBytes();
+    // In a heap of another thread, as services have it.
+    std::unique_ptr<std::vector<char>> last;
+    std::thread([&last] {
+      auto blocks = Fill(64 * kMiB);
+      last = std::move(blocks.back());  // keeps the end of the heap
+    }).join();
+    EXPECT_GT(ResidentBytes(), before + 32 * kMiB) << "the test shows nothing";
+    EXPECT_TRUE(trimmer.Run());
+    EXPECT_LT(ResidentBytes(), before + 4 * kMiB);
+    EXPECT_FALSE(trimmer.Run());
+  }
+}
+
+TEST(HeapTrimmer, LittleIsKept) {
+  HeapTrimmer trimmer(4 * kMiB);
+  trimmer.Run();
+  Fill(2 * kMiB);
+  EXPECT_FALSE(trimmer.Run());
+}
+
+}  // namespace
+}  // namespace sluice::services
