@@ -23,23 +23,24 @@ namespace sluice::cli {
 using Command = std::function<absl::Status()>;
 
 // Each adds its subcommands to `app` and sets `*run` when one of them was chosen.
-void AddTextCommands(CLI::App& app, Command* run);           // tokenize, detokenize, render
-void AddGenerateCommand(CLI::App& app, Command* run);        // generate
-void AddLogitsCommand(CLI::App& app, Command* run);          // logits
-void AddChatCommand(CLI::App& app, Command* run);            // chat
-void AddDoctorCommand(CLI::App& app, Command* run);          // doctor
-void AddBenchEngineCommand(CLI::App& bench, Command* run);   // bench engine
-void AddBenchKernelsCommand(CLI::App& bench, Command* run);  // bench kernels
-void AddBenchServeCommand(CLI::App& bench, Command* run);    // bench serve
-void AddCalibrateCommand(CLI::App& app, Command* run);       // calibrate
-void AddPerplexityCommand(CLI::App& app, Command* run);      // perplexity
-void AddPlanCommand(CLI::App& app, Command* run);            // plan
-void AddQuantizeCommand(CLI::App& app, Command* run);        // quantize
-void AddCertsCommand(CLI::App& app, Command* run);           // certs
-void AddUpCommand(CLI::App& app, Command* run);              // up
-void AddDownCommand(CLI::App& app, Command* run);            // down
-void AddChaosCommand(CLI::App& app, Command* run);           // chaos
-void AddTenantsCommand(CLI::App& app, Command* run);         // tenants
+void AddTextCommands(CLI::App& app, Command* run);            // tokenize, detokenize, render
+void AddGenerateCommand(CLI::App& app, Command* run);         // generate
+void AddLogitsCommand(CLI::App& app, Command* run);           // logits
+void AddChatCommand(CLI::App& app, Command* run);             // chat
+void AddDoctorCommand(CLI::App& app, Command* run);           // doctor
+void AddBenchEngineCommand(CLI::App& bench, Command* run);    // bench engine
+void AddBenchKernelsCommand(CLI::App& bench, Command* run);   // bench kernels
+void AddBenchServeCommand(CLI::App& bench, Command* run);     // bench serve
+void AddBenchTransferCommand(CLI::App& bench, Command* run);  // bench transfer
+void AddCalibrateCommand(CLI::App& app, Command* run);        // calibrate
+void AddPerplexityCommand(CLI::App& app, Command* run);       // perplexity
+void AddPlanCommand(CLI::App& app, Command* run);             // plan
+void AddQuantizeCommand(CLI::App& app, Command* run);         // quantize
+void AddCertsCommand(CLI::App& app, Command* run);            // certs
+void AddUpCommand(CLI::App& app, Command* run);               // up
+void AddDownCommand(CLI::App& app, Command* run);             // down
+void AddChaosCommand(CLI::App& app, Command* run);            // chaos
+void AddTenantsCommand(CLI::App& app, Command* run);          // tenants
 
 // `flag` for a model: a path, "toy", or the name of a model that ships with the program
 // (model_name.h).

@@ -41,11 +41,12 @@ int Main(int argc, char** argv) {
   AddPerplexityCommand(app, &run);
   AddPlanCommand(app, &run);
   AddQuantizeCommand(app, &run);
-  CLI::App* bench = app.add_subcommand("bench", "Measure an engine in this process, or a cluster");
+  CLI::App* bench = app.add_subcommand("bench", "Measure parts in this process, or a cluster");
   bench->require_subcommand(1);
   AddBenchEngineCommand(*bench, &run);
   AddBenchKernelsCommand(*bench, &run);
   AddBenchServeCommand(*bench, &run);
+  AddBenchTransferCommand(*bench, &run);
   AddUpCommand(app, &run);
   AddDownCommand(app, &run);
   AddChaosCommand(app, &run);
