@@ -7,7 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "config/config.h"
 #include "gtest/gtest.h"
+#include "services/process/service_process.h"
 
 namespace sluice::services {
 namespace {
@@ -46,6 +48,22 @@ TEST(HeapTrimmer, WhatLiesBetweenLivingBlocksGoesBackOnceAndAgainAfterTheNextCro
     EXPECT_LT(ResidentBytes(), before + 4 * kMiB);
     EXPECT_FALSE(trimmer.Run());
   }
+}
+
+TEST(HeapTrimmer, AServiceRunsIt) {
+  const size_t before = ResidentBytes();
+  std::unique_ptr<std::vector<char>> last;
+  std::thread([&last] {
+    auto blocks = Fill(64 * kMiB);
+    last = std::move(blocks.back());
+  }).join();
+  ASSERT_GT(ResidentBytes(), before + 48 * kMiB) << "the test shows nothing";
+  ServiceProcess process({"cache-manager", config::LoadCacheManagerConfig({})->service(), ""});
+  ASSERT_TRUE(process.Serve({}).ok());
+  const absl::Time deadline = process.clock().Now() + absl::Seconds(30);
+  while (ResidentBytes() > before + 32 * kMiB && process.clock().Now() < deadline)
+    std::this_thread::yield();
+  EXPECT_LE(ResidentBytes(), before + 32 * kMiB);
 }
 
 TEST(HeapTrimmer, LittleIsKept) {

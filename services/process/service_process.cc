@@ -24,7 +24,8 @@ namespace {
 // After the drain, for what did not finish.
 constexpr absl::Duration kCancelGrace = absl::Milliseconds(200);
 constexpr absl::Duration kHousekeepingPeriod = absl::Seconds(5);
-constexpr size_t kHeapGrowthBytes = size_t{2} << 20;
+// A few percent of the smallest service.
+constexpr size_t kHeapGrowthBytes = size_t{1} << 20;
 constexpr absl::Duration kChorePeriod = absl::Seconds(1);
 
 }  // namespace
@@ -181,6 +182,7 @@ void ServiceProcess::KeepHouse() {
   const absl::Status live = Live();
   if (!live.ok()) SLUICE_LOG(kError) << "not alive" << Field("why", live.message());
   grpc_->SetLive(live.ok());
+  heap_.Run();
   watch_loop_->RunAt(clock_.Now() + kHousekeepingPeriod, [this] { KeepHouse(); });
 }
 
