@@ -7,6 +7,19 @@
 #include <fstream>
 
 namespace sluice::services {
+namespace {
+
+// Left alone, glibc raises both to twice and once the largest block that was ever freed, at most
+// 64 and 32 MiB; and malloc_trim leaves the ends of all heaps but the first as they are.
+constexpr int kHeapEndBytes = 256 << 10;
+constexpr int kMappedBlockBytes = 1 << 20;
+
+}  // namespace
+
+HeapTrimmer::HeapTrimmer(size_t growth_bytes) : growth_bytes_(growth_bytes) {
+  mallopt(M_TRIM_THRESHOLD, kHeapEndBytes);
+  mallopt(M_MMAP_THRESHOLD, kMappedBlockBytes);
+}
 
 HeapTrimmer::Sizes HeapTrimmer::Measure() {
   size_t total_pages = 0, resident_pages = 0;

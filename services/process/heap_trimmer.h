@@ -9,8 +9,9 @@ namespace sluice::services {
 // Not thread-safe; one a process.
 class HeapTrimmer {
  public:
-  // Returns free memory once malloc's free bytes or the resident ones have grown by this much.
-  explicit HeapTrimmer(size_t growth_bytes) : growth_bytes_(growth_bytes) {}
+  // Returns free memory once malloc's free bytes or the resident ones have grown by this much. Sets
+  // what malloc may keep at the end of each of its heaps, which nobody can ask it for later.
+  explicit HeapTrimmer(size_t growth_bytes);
 
   // To be called now and then, not by a thread that streams wait for: takes the locks of malloc for
   // as long as it looks (some 0.1 ms) and, when memory goes, for milliseconds.

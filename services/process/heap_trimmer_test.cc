@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <thread>
@@ -29,6 +30,22 @@ std::vector<std::unique_ptr<std::vector<char>>> Fill(size_t bytes) {
   for (size_t i = 0; i < bytes / kBlockBytes; ++i)
     blocks.push_back(std::make_unique<std::vector<char>>(kBlockBytes, 'x'));
   return blocks;
+}
+
+// First, because it needs a heap that nobody has used.
+TEST(HeapTrimmer, TheEndOfAThreadsHeapGoesBackWhateverLargeBlockWasFreedBefore) {
+  void* volatile large = std::malloc(30 * kMiB);
+  std::free(large);
+  HeapTrimmer trimmer(4 * kMiB);
+  const size_t before = ResidentBytes();
+  size_t full = 0;
+  std::thread([&full] {
+    const auto blocks = Fill(32 * kMiB);
+    full = ResidentBytes();
+  }).join();
+  EXPECT_GT(full, before + 24 * kMiB) << "the test shows nothing";
+  trimmer.Run();
+  EXPECT_LT(ResidentBytes(), before + 4 * kMiB);
 }
 
 TEST(HeapTrimmer, WhatLiesBetweenLivingBlocksGoesBackOnceAndAgainAfterTheNextCrowd) {
