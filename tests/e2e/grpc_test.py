@@ -18,6 +18,18 @@ class GrpcTest(unittest.TestCase):
         self.assertEqual([m.id for m in models], ["toy"])
         self.assertGreater(models[0].context_tokens, 1000)
 
+    def test_health_is_found_by_reflection(self):
+        health = self.client.pool.FindServiceByName("grpc.health.v1.Health")
+        method = health.FindMethodByName("Check")
+        ask, reply = map(harness.message_factory.GetMessageClass, (method.input_type, method.output_type))
+        check = self.client.channel.unary_unary("/grpc.health.v1.Health/Check", request_serializer=ask.SerializeToString,
+                                                response_deserializer=reply.FromString)
+        for name in ("", "startup", "liveness", "readiness", "sluice.v1.Inference"):
+            self.assertEqual(check(ask(service=name), timeout=10).status, reply.SERVING, name)
+        with self.assertRaises(grpc.RpcError) as raised:
+            check(ask(service="nobody"), timeout=10)
+        self.assertEqual(raised.exception.code(), grpc.StatusCode.NOT_FOUND)
+
     def test_streams_one_token_after_the_other(self):
         done = self.client.complete(text="hello world", max_tokens=12, ignore_eos=True)
         self.assertEqual(len(done.tokens[0]), 12)
