@@ -51,6 +51,8 @@ json::object ToJson(const LoadSummary& summary, const std::optional<Goodput>& go
       {"itl_ms", ToJson(summary.itl_ms)},
       {"e2e_ms", ToJson(summary.e2e_ms)},
       {"send_delay_ms", ToJson(summary.send_delay_ms)},
+      {"failure_ms", ToJson(summary.failure_ms)},
+      {"sending_s", absl::ToDoubleSeconds(summary.sending)},
       {"goodput", json::value()},
   };
   if (goodput) {
@@ -104,6 +106,7 @@ void AppendSummary(const LoadSummary& summary, const std::optional<Goodput>& goo
   row("ITL", summary.itl_ms);
   row("E2E", summary.e2e_ms);
   row("send delay", summary.send_delay_ms);
+  if (summary.failed > 0) row("failed after", summary.failure_ms);
   if (goodput) {
     absl::StrAppendFormat(text, "goodput %d requests (%.1f %%), %.2f/s\n", summary.good,
                           100 * Share(summary.good, summary.completed + summary.failed),

@@ -53,6 +53,8 @@ TEST(LoadReport, JsonKeysAreStable) {
                           "itl_ms",
                           "e2e_ms",
                           "send_delay_ms",
+                          "failure_ms",
+                          "sending_s",
                           "goodput",
                           "dataset",
                           "model",

@@ -106,11 +106,16 @@ LoadSummary SummariseRecords(absl::Span<const RequestRecord> records, std::optio
                              absl::Duration duration, const Goodput& goodput) {
   LoadSummary summary;
   summary.duration = duration;
-  std::vector<double> ttft, tpot, itl, e2e, delay;
+  std::vector<double> ttft, tpot, itl, e2e, delay, failure;
+  absl::Time first_due = absl::InfiniteFuture();
+  absl::Time last_sent = absl::InfinitePast();
   for (const RequestRecord& record : records) {
     if (tenant && record.tenant != *tenant) continue;
     delay.push_back(absl::ToDoubleMilliseconds(record.sent - record.due));
+    first_due = std::min(first_due, record.due);
+    last_sent = std::max(last_sent, record.sent);
     if (!record.completed()) {
+      failure.push_back(record.e2e_ms());
       ++summary.failed;
       ++summary.errors[record.error];
       continue;
@@ -130,7 +135,9 @@ LoadSummary SummariseRecords(absl::Span<const RequestRecord> records, std::optio
   summary.tpot_ms = Summarise(std::move(tpot));
   summary.itl_ms = Summarise(std::move(itl));
   summary.e2e_ms = Summarise(std::move(e2e));
+  if (!delay.empty()) summary.sending = last_sent - first_due;
   summary.send_delay_ms = Summarise(std::move(delay));
+  summary.failure_ms = Summarise(std::move(failure));
   return summary;
 }
 

@@ -82,7 +82,9 @@ struct LoadSummary {
   Distribution tpot_ms;
   Distribution itl_ms;
   Distribution e2e_ms;
-  Distribution send_delay_ms;  // sent later than planned
+  Distribution send_delay_ms;  // of all: sent later than planned
+  Distribution failure_ms;     // of the failed: sent to end
+  absl::Duration sending;      // of all: from the first that was due to the last that was sent
   uint64_t good = 0;           // completed and within the goodput limits
 };
 

@@ -129,6 +129,9 @@ TEST(SummariseRecords, CountsAllAndPerTenant) {
   EXPECT_DOUBLE_EQ(all.itl_ms.mean, 20);
   EXPECT_EQ(all.send_delay_ms.count, 4u);
   EXPECT_DOUBLE_EQ(all.send_delay_ms.max, 3);
+  EXPECT_EQ(all.sending, absl::Milliseconds(3));
+  EXPECT_EQ(all.failure_ms.count, 1u);
+  EXPECT_DOUBLE_EQ(all.failure_ms.max, records[2].e2e_ms());
   const auto first = SummariseRecords(records, 0, absl::Seconds(2), goodput);
   EXPECT_EQ(first.completed, 1u);
   EXPECT_EQ(first.failed, 0u);
