@@ -9,9 +9,13 @@
 namespace sluice::cluster {
 
 absl::StatusOr<FairQueue::Ticket> FairQueue::Enqueue(Request request) {
-  if (waiting_.size() >= options_.waiting_max && !PushOutFor(request)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the queue holds ", waiting_.size(), " requests, its limit; retry later"));
+  if (Full()) {
+    const std::string* longest = LongerThan(request.tenant, request.weight);
+    if (longest == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the queue holds ", waiting_.size(), " requests, its limit; retry later"));
+    }
+    PushOutLast(tenants_.at(*longest));
   }
   const Ticket ticket = ++last_ticket_;
   // A tenant that was idle does not bring saved-up time along.
@@ -24,20 +28,28 @@ absl::StatusOr<FairQueue::Ticket> FairQueue::Enqueue(Request request) {
   return ticket;
 }
 
-bool FairQueue::PushOutFor(const Request& request) {
-  const auto length = [](const Tenant& tenant) {
-    return static_cast<double>(tenant.tickets.size()) / tenant.weight;
+bool FairQueue::HasRoomFor(const TenantId& tenant, double weight) const {
+  return !Full() || LongerThan(tenant, weight) != nullptr;
+}
+
+const std::string* FairQueue::LongerThan(const TenantId& tenant, double weight) const {
+  const auto length = [](const Tenant& waiting) {
+    return static_cast<double>(waiting.tickets.size()) / waiting.weight;
   };
-  Tenant* longest = nullptr;
-  for (auto& [name, tenant] : tenants_) {
-    if (longest == nullptr || length(tenant) > length(*longest)) longest = &tenant;
+  const std::pair<const std::string, Tenant>* longest = nullptr;
+  for (const auto& entry : tenants_) {
+    if (longest == nullptr || length(entry.second) > length(longest->second)) longest = &entry;
   }
-  if (longest == nullptr || longest->tickets.empty()) return false;
-  const auto own = tenants_.find(request.tenant.value());
+  if (longest == nullptr || longest->second.tickets.empty()) return nullptr;
+  const auto own = tenants_.find(tenant.value());
   const size_t waiting = own == tenants_.end() ? 0 : own->second.tickets.size();
-  if (length(*longest) <= static_cast<double>(waiting + 1) / request.weight) return false;
-  Ticket last = *longest->tickets.rbegin();
-  for (Ticket ticket : longest->tickets) {
+  const bool longer = length(longest->second) > static_cast<double>(waiting + 1) / weight;
+  return longer ? &longest->first : nullptr;
+}
+
+void FairQueue::PushOutLast(Tenant& tenant) {
+  Ticket last = *tenant.tickets.rbegin();
+  for (Ticket ticket : tenant.tickets) {
     if (waiting_.at(ticket).request.priority < waiting_.at(last).request.priority ||
         (waiting_.at(ticket).request.priority == waiting_.at(last).request.priority &&
          ticket > last)) {
@@ -47,9 +59,8 @@ bool FairQueue::PushOutFor(const Request& request) {
   const auto found = waiting_.find(last);
   const auto pushed_out = std::move(found->second.request.pushed_out);
   waiting_.erase(found);
-  longest->tickets.erase(last);
+  tenant.tickets.erase(last);
   if (pushed_out) pushed_out();
-  return true;
 }
 
 void FairQueue::Finished(Ticket ticket, std::optional<uint64_t> used_tokens) {
@@ -63,10 +74,29 @@ void FairQueue::Finished(Ticket ticket, std::optional<uint64_t> used_tokens) {
       const double more = static_cast<double>(*used_tokens) - found->second.tokens;
       tenant->second.finish_tag += more / found->second.weight;
     }
+    StopSeeking(found->second);
     started_.erase(found);
     --running_;
   }
   StartNext();
+}
+
+void FairQueue::Found(Ticket ticket) {
+  const auto found = started_.find(ticket);
+  if (found == started_.end()) return;
+  StopSeeking(found->second);
+  StartNext();
+}
+
+void FairQueue::StopSeeking(Started& started) {
+  if (!std::exchange(started.seeking, false)) return;
+  const auto seeking = seeking_.find(started.model);
+  if (--seeking->second == 0) seeking_.erase(seeking);
+}
+
+bool FairQueue::MaySeek(const std::string& model) const {
+  const auto seeking = seeking_.find(model);
+  return seeking == seeking_.end() || seeking->second < options_.seeking_max;
 }
 
 void FairQueue::StartNext() {
@@ -75,11 +105,15 @@ void FairQueue::StartNext() {
   starting_ = true;
   while (running_ < options_.running_max && !waiting_.empty()) {
     Tenant* best = nullptr;
+    Ticket ticket = 0;
     for (auto& [name, tenant] : tenants_) {
-      if (!tenant.tickets.empty() && (best == nullptr || tenant.finish_tag < best->finish_tag))
-        best = &tenant;
+      if (best != nullptr && tenant.finish_tag >= best->finish_tag) continue;
+      const Ticket picked = PickOf(tenant);
+      if (picked == 0) continue;
+      best = &tenant;
+      ticket = picked;
     }
-    const Ticket ticket = PickOf(*best);
+    if (best == nullptr) break;
     const auto found = waiting_.find(ticket);
     Request request = std::move(found->second.request);
     waiting_.erase(found);
@@ -88,7 +122,9 @@ void FairQueue::StartNext() {
     const auto tokens = static_cast<double>(std::max<uint64_t>(request.tokens, 1));
     best->finish_tag += tokens / request.weight;
     ++running_;
-    started_.emplace(ticket, Started{request.tenant.value(), tokens, request.weight});
+    started_.emplace(ticket,
+                     Started{request.tenant.value(), tokens, request.weight, request.model});
+    ++seeking_[request.model];
     request.start(ticket);
   }
   if (tenants_.size() > options_.tenants_max) {
@@ -106,6 +142,7 @@ FairQueue::Ticket FairQueue::PickOf(const Tenant& tenant) const {
   const absl::Time now = clock_.Now();
   for (Ticket ticket : tenant.tickets) {
     const Waiting& waiting = waiting_.at(ticket);
+    if (!MaySeek(waiting.request.model)) continue;
     const int64_t priority = waiting.request.priority + (now - waiting.since) / options_.ageing;
     if (priority > best_priority) {
       best_priority = priority;

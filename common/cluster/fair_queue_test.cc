@@ -13,16 +13,18 @@ namespace {
 
 class FairQueueTest : public testing::Test {
  protected:
-  FairQueue& Make(size_t running_max, size_t waiting_max = 10000) {
+  FairQueue& Make(size_t running_max, size_t waiting_max = 10000, size_t seeking_max = 10000) {
     FairQueueOptions options;
     options.running_max = running_max;
     options.waiting_max = waiting_max;
+    options.seeking_max = seeking_max;
     queue_ = std::make_unique<FairQueue>(clock_, options);
     return *queue_;
   }
   absl::StatusOr<FairQueue::Ticket> Add(const std::string& tenant, uint64_t tokens,
-                                        double weight = 1, int priority = 0) {
-    return queue_->Enqueue({TenantId(tenant), weight, priority, tokens,
+                                        double weight = 1, int priority = 0,
+                                        const std::string& model = "m") {
+    return queue_->Enqueue({TenantId(tenant), weight, priority, tokens, model,
                             [this, tenant, tokens](FairQueue::Ticket ticket) {
                               started_.push_back(ticket);
                               served_[tenant] += tokens;
@@ -40,7 +42,11 @@ TEST_F(FairQueueTest, FreeSlotsStartAtOnceAndFullQueuesRefuse) {
   ASSERT_TRUE(Add("a", 1).ok());
   EXPECT_EQ(started_.size(), 1u);
   EXPECT_TRUE(queue_->Busy());
+  EXPECT_TRUE(queue_->HasRoomFor(TenantId("a"), 1));
   ASSERT_TRUE(Add("a", 1).ok());
+  EXPECT_FALSE(queue_->HasRoomFor(TenantId("a"), 1));
+  EXPECT_FALSE(queue_->HasRoomFor(TenantId("b"), 1));  // has as much as "a" with its first
+  EXPECT_TRUE(queue_->HasRoomFor(TenantId("b"), 2));
   EXPECT_EQ(Add("a", 1).status().code(), absl::StatusCode::kResourceExhausted);
   queue_->Finished(started_[0]);
   EXPECT_EQ(started_.size(), 2u);
@@ -51,7 +57,7 @@ TEST_F(FairQueueTest, AFloodCannotFillTheQueueForOthers) {
   std::vector<std::string> left;
   const auto add = [this, &left](const std::string& tenant, int priority, double weight) {
     return queue_
-        ->Enqueue({TenantId(tenant), weight, priority, 1,
+        ->Enqueue({TenantId(tenant), weight, priority, 1, "m",
                    [this](FairQueue::Ticket ticket) { started_.push_back(ticket); },
                    [&left, tenant, priority] { left.push_back(absl::StrCat(tenant, priority)); }})
         .ok();
@@ -87,6 +93,30 @@ TEST_F(FairQueueTest, WhatWasUsedCountsForTheNextTurns) {
   ASSERT_TRUE(Add("b", 10).ok());
   queue_->Finished(started_.back(), 5000);
   EXPECT_EQ(served_["a"], 1010u) << "b used far more than it said";
+}
+
+// Turns come one by one as workers are found, those of another model meanwhile, and whoever ends
+// without a worker gives its turn too.
+TEST_F(FairQueueTest, FewSeekAtATimeAndEachModelForItself) {
+  Make(10, 10000, 2);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Add("a", 1).ok());
+  EXPECT_EQ(started_.size(), 2u);
+  EXPECT_TRUE(queue_->Busy());
+  ASSERT_TRUE(Add("b", 1, 1, 0, "other").ok());
+  EXPECT_EQ(started_.size(), 3u);
+  queue_->Found(started_[0]);
+  EXPECT_EQ(started_.size(), 4u);
+  queue_->Found(started_[0]);
+  queue_->Finished(started_[0]);
+  EXPECT_EQ(started_.size(), 4u) << "its turn was given away before";
+  queue_->Finished(started_[1]);
+  EXPECT_EQ(started_.size(), 5u);
+  queue_->Found(started_[2]);
+  EXPECT_EQ(queue_->waiting(), 1u) << "the other model's turn is none of this one";
+  EXPECT_FALSE(queue_->Busy());
+  queue_->Found(started_[3]);
+  EXPECT_EQ(queue_->waiting(), 0u);
+  EXPECT_EQ(queue_->running(), 4u);
 }
 
 // A tenant that floods the queue gets no more than its weight's share while another one waits.

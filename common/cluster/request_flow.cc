@@ -160,6 +160,11 @@ void RequestFlow::OnPrefillStarted(uint32_t cached_tokens) {
   if (summary_.attempts == 1) summary_.usage.cached_tokens = cached_tokens;
 }
 
+void RequestFlow::OnLocalStarted(uint32_t cached_tokens) {
+  if (emitted_.empty()) events_.OnSought();
+  OnPrefillStarted(cached_tokens);
+}
+
 void RequestFlow::OnFirstToken(const SampledToken& token, FinishReason finish) {
   if (!emitted_.empty()) {
     return Fail(attempt_.decision.prefill,
@@ -341,6 +346,7 @@ void RequestFlow::WaitForWorkers(const absl::Status& status) {
   if (now - nobody_since_ >= env_.retry.no_worker_wait_max) {
     return GiveUp(GaveUp::kNoWorker, status);
   }
+  if (emitted_.empty()) events_.OnSought();
   RunAfter(Backoff(env_.retry, 0, env_.random), &RequestFlow::PlaceAgain);
 }
 

@@ -91,6 +91,9 @@ class FlowEvents {
   // A dispatch before the first token: which numerics the stream has if it is this one's.
   virtual void OnPlaced(const PlacementDecision& decision, Id128 prefill_numerics,
                         Id128 decode_numerics) = 0;
+  // The flow asks for no room any more: it has it, or there is no worker to ask. Before the first
+  // token, maybe several times.
+  virtual void OnSought() {}
   // Positions are consecutive from 0 whatever happened behind; the last token carries the finish
   // reason.
   virtual void OnToken(uint32_t position, const request::SampledToken& token,
@@ -192,6 +195,7 @@ class RequestFlow : public std::enable_shared_from_this<RequestFlow> {
   void StartSplit(v1::Grant grant);
 
   void OnPrefillStarted(uint32_t cached_tokens);
+  void OnLocalStarted(uint32_t cached_tokens);
   void OnFirstToken(const request::SampledToken& token, request::FinishReason finish);
   void OnPrefillEnd(const absl::Status& status, const engine::SequenceStats& stats,
                     uint64_t transferred_bytes);

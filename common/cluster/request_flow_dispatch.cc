@@ -43,7 +43,7 @@ class RequestFlow::DecodeListener final : public handoff::DecodeEvents {
   void OnStarted(uint32_t held_tokens, uint64_t transferred_bytes,
                  absl::string_view /*transport*/) override {
     if (auto flow = Live()) {
-      if (!flow->attempt_.decision.split) flow->OnPrefillStarted(held_tokens);
+      if (!flow->attempt_.decision.split) flow->OnLocalStarted(held_tokens);
       flow->OnDecodeStarted(transferred_bytes);
     }
   }
@@ -170,6 +170,7 @@ void RequestFlow::OnGrant(uint32_t attempt, WorkerId worker, absl::StatusOr<v1::
     return Fail(worker,
                 absl::InternalError("the decode worker returned a grant without a lease id"));
   SetPhase(Phase::kReserved);
+  if (emitted_.empty()) events_.OnSought();
   attempt_.lease = LeaseId(id);
   StartSplit(*std::move(grant));
 }

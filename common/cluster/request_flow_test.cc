@@ -188,6 +188,34 @@ TEST_F(RequestFlowTest, MeasuresWhatTheClientWaitsFor) {
   EXPECT_EQ(summary.moves[0].gap, absl::Milliseconds(70));
 }
 
+// While workers refuse for lack of room the flow goes on asking; it says when that is over.
+TEST_F(RequestFlowTest, SaysWhenItAsksForNoRoomAnyMore) {
+  client_.next_admit = absl::ResourceExhaustedError("full");
+  const auto flow = Start();
+  world_.RunFor(absl::Seconds(1));
+  EXPECT_GT(client_.admits.size(), 10u);
+  EXPECT_EQ(events_.sought, 0);
+  client_.next_admit = LeaseId();
+  world_.RunFor(absl::Seconds(1));
+  EXPECT_EQ(events_.sought, 1);
+  EXPECT_EQ(flow->phase(), request::Phase::kPrefilling);
+  flow->Finish(absl::CancelledError("left"));
+
+  ShowWorkers({"b0"});  // computes its prompts itself: has room when it says that it has begun
+  events_ = RecordingEvents();
+  const auto local = Start();
+  EXPECT_EQ(events_.sought, 0);
+  client_.decodes.back().events->OnStarted(0, 0, "");
+  EXPECT_EQ(events_.sought, 1);
+  local->Finish(absl::CancelledError("left"));
+
+  ShowWorkers({});
+  events_ = RecordingEvents();
+  const auto nobody = Start();
+  EXPECT_GT(events_.sought, 0);
+  nobody->Finish(absl::CancelledError("left"));
+}
+
 #ifdef SLUICE_FAULTS_ENABLED
 // Every change that a flow makes is a fault point, and each is reached here. Reserved, transferring
 // and verified are passed within one step, so nothing can end or retry a request in them.

@@ -103,6 +103,7 @@ class ScriptedClient final : public WorkerClient {
 class RecordingEvents final : public FlowEvents {
  public:
   void OnPlaced(const PlacementDecision&, Id128, Id128) override { ++placed; }
+  void OnSought() override { ++sought; }
   void OnToken(uint32_t position, const SampledToken& token, FinishReason) override {
     EXPECT_FALSE(done);
     EXPECT_EQ(position, tokens.size());
@@ -116,6 +117,7 @@ class RecordingEvents final : public FlowEvents {
     summary = s;
   }
   int placed = 0;
+  int sought = 0;
   std::vector<request::TokenId> tokens;
   bool done = false;
   absl::Status status;

@@ -67,6 +67,10 @@ class Generation::Choice final : public cluster::FlowEvents {
     if (index_ == 0) owner_.OnPlaced(prefill_numerics, decode_numerics);
   }
 
+  void OnSought() override {
+    if (index_ == 0 && owner_.sought_) owner_.sought_();
+  }
+
   void OnToken(uint32_t position, const SampledToken& token, FinishReason finish) override {
     v1::ChoiceDelta delta;
     delta.set_index(index_);
@@ -147,17 +151,20 @@ class Generation::Choice final : public cluster::FlowEvents {
 std::shared_ptr<Generation> Generation::Create(cluster::FlowEnvironment& environment,
                                                PreparedRequest prepared,
                                                std::unique_ptr<rpc::GenerationSink> sink,
-                                               TokenObserver on_token, Done done) {
-  return std::shared_ptr<Generation>(new Generation(
-      environment, std::move(prepared), std::move(sink), std::move(on_token), std::move(done)));
+                                               TokenObserver on_token, Sought sought, Done done) {
+  return std::shared_ptr<Generation>(new Generation(environment, std::move(prepared),
+                                                    std::move(sink), std::move(on_token),
+                                                    std::move(sought), std::move(done)));
 }
 
 Generation::Generation(cluster::FlowEnvironment& environment, PreparedRequest prepared,
-                       std::unique_ptr<rpc::GenerationSink> sink, TokenObserver on_token, Done done)
+                       std::unique_ptr<rpc::GenerationSink> sink, TokenObserver on_token,
+                       Sought sought, Done done)
     : env_(environment),
       prepared_(std::move(prepared)),
       sink_(std::move(sink)),
       on_token_(std::move(on_token)),
+      sought_(std::move(sought)),
       done_(std::move(done)) {
   report_.admitted = env_.loop.clock().Now();
 }

@@ -53,12 +53,14 @@ struct GenerationReport {
 class Generation final : public std::enable_shared_from_this<Generation> {
  public:
   using Done = std::function<void(const GenerationReport&)>;
+  // The first choice seeks no worker any more. Maybe several times.
+  using Sought = std::function<void()>;
   // Called for every token of a choice but its first, with the time since its last one.
   using TokenObserver = std::function<void(absl::Duration gap)>;
   static std::shared_ptr<Generation> Create(cluster::FlowEnvironment& environment,
                                             PreparedRequest prepared,
                                             std::unique_ptr<rpc::GenerationSink> sink,
-                                            TokenObserver on_token, Done done);
+                                            TokenObserver on_token, Sought sought, Done done);
   ~Generation();
 
   void Start();
@@ -71,7 +73,8 @@ class Generation final : public std::enable_shared_from_this<Generation> {
  private:
   class Choice;
   Generation(cluster::FlowEnvironment& environment, PreparedRequest prepared,
-             std::unique_ptr<rpc::GenerationSink> sink, TokenObserver on_token, Done done);
+             std::unique_ptr<rpc::GenerationSink> sink, TokenObserver on_token, Sought sought,
+             Done done);
   void StartSiblings();
   void OnPlaced(Id128 prefill_numerics, Id128 decode_numerics);
   // `last_sent`: when the choice's last token went out; set to now.
@@ -88,6 +91,7 @@ class Generation final : public std::enable_shared_from_this<Generation> {
   const PreparedRequest prepared_;
   std::unique_ptr<rpc::GenerationSink> sink_;
   TokenObserver on_token_;
+  Sought sought_;
   Done done_;
   std::vector<std::unique_ptr<Choice>> choices_;
   std::optional<std::pair<Id128, Id128>> numerics_;  // of choice 0: prefill, decode

@@ -193,6 +193,22 @@ std::function<void()> RouterCore::Generate(v1::GenerateRequest request, rpc::Cal
     return [] {};
   }
   call->in_flight = *std::move(in_flight);
+  if (!request.reject_if_busy() && !queue_full_.load(std::memory_order_relaxed)) {
+    Prepare(call, std::move(request));
+  } else {
+    loop_.Post([this, call, request = std::move(request)]() mutable {
+      if (call->over) return;
+      const absl::Status room = RoomInQueue(call->caller.tenant, request.reject_if_busy());
+      if (!room.ok()) return Reject(call, room);
+      Prepare(call, std::move(request));
+    });
+  }
+  return [this, weak = std::weak_ptr<Call>(call)] {
+    if (auto live = weak.lock()) loop_.Post([this, live] { CancelCall(live); });
+  };
+}
+
+void RouterCore::Prepare(const std::shared_ptr<Call>& call, v1::GenerateRequest request) {
   const bool posted = text_loop_.Post([this, call, request = std::move(request)]() mutable {
     absl::StatusOr<PreparedRequest> prepared = absl::UnknownError("");
     const auto model = FindModel(request.model());
@@ -209,9 +225,18 @@ std::function<void()> RouterCore::Generate(v1::GenerateRequest request, rpc::Cal
                                   {.retry_after = absl::Seconds(1)}));
     });
   }
-  return [this, weak = std::weak_ptr<Call>(call)] {
-    if (auto live = weak.lock()) loop_.Post([this, live] { CancelCall(live); });
-  };
+}
+
+absl::Status RouterCore::RoomInQueue(const TenantId& id, bool only_if_idle) const {
+  std::string why;
+  const identity::TenantPtr tenant = options_.tenants->Find(id);
+  if (tenant != nullptr && !queue_.HasRoomFor(id, tenant->limits.weight())) {
+    why = absl::StrCat("the queue holds ", queue_.waiting(), " requests, its limit; retry later");
+  } else if (only_if_idle && queue_.Busy()) {
+    why = absl::StrCat("busy: ", queue_.running(), " requests run and ", queue_.waiting(), " wait");
+  }
+  if (why.empty()) return absl::OkStatus();
+  return rpc::MakeError(v1::OVERLOADED, why, {.retry_after = absl::Seconds(1)});
 }
 
 void RouterCore::OnPrepared(const std::shared_ptr<Call>& call,
@@ -242,12 +267,8 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
       flow.affine_decode = session->second.decode;
     }
   }
-  if (call->prepared->request.reject_if_busy() && queue_.Busy()) {
-    return rpc::MakeError(
-        v1::OVERLOADED,
-        absl::StrCat("busy: ", queue_.running(), " requests run and ", queue_.waiting(), " wait"),
-        {.retry_after = absl::Seconds(1)});
-  }
+  SLUICE_RETURN_IF_ERROR(
+      RoomInQueue(flow.context.tenant, call->prepared->request.reject_if_busy()));
   calls_[call->number] = call;
   return Charge(call, Asked::kNot);
 }
@@ -274,6 +295,7 @@ absl::Status RouterCore::WaitForTurn(const identity::Tenant& tenant,
   request.tokens =
       flow.prompt.size() +
       std::min<uint64_t>(flow.sampling.max_tokens, kExpectedOutputTokens) * call->prepared->choices;
+  request.model = flow.model;
   request.start = [this, call](cluster::FairQueue::Ticket ticket) {
     call->ticket = ticket;
     StartGeneration(call);
@@ -289,6 +311,7 @@ absl::Status RouterCore::WaitForTurn(const identity::Tenant& tenant,
     return rpc::MakeError(v1::OVERLOADED, ticket.status().message(),
                           {.retry_after = absl::Seconds(1)});
   if (!call->over) call->ticket = *ticket;
+  queue_full_.store(queue_.Full(), std::memory_order_relaxed);
   return absl::OkStatus();
 }
 
@@ -397,6 +420,9 @@ void RouterCore::StartGeneration(const std::shared_ptr<Call>& call) {
   call->generation = Generation::Create(
       *environment_, *std::exchange(call->prepared, std::nullopt), std::move(call->sink),
       [this](absl::Duration gap) { metrics_.Token(gap); },
+      [this, ticket = call->ticket] {
+        if (ticket) queue_.Found(*ticket);
+      },
       [this, call](const GenerationReport& report) { Finish(call, report); });
   call->generation->Start();
 }
@@ -404,7 +430,7 @@ void RouterCore::StartGeneration(const std::shared_ptr<Call>& call) {
 void RouterCore::Reject(const std::shared_ptr<Call>& call, const absl::Status& status) {
   if (std::exchange(call->over, true)) return;
   if (call->queue_timer != kNoTimer) loop_.Cancel(std::exchange(call->queue_timer, kNoTimer));
-  if (call->ticket) queue_.Finished(*std::exchange(call->ticket, std::nullopt));
+  if (call->ticket) Leave(call);
   if (call->charge) rates_.Undo(*std::exchange(call->charge, std::nullopt));
   metrics_.RequestEnded(call->caller.tenant, status, loop_.clock().Now() - call->arrived);
   call->sink->OnEnd(rpc::WithContext(
@@ -412,6 +438,11 @@ void RouterCore::Reject(const std::shared_ptr<Call>& call, const absl::Status& s
   call->sink.reset();
   call->in_flight = {};
   calls_.erase(call->number);
+}
+
+void RouterCore::Leave(const std::shared_ptr<Call>& call, std::optional<uint64_t> used_tokens) {
+  queue_.Finished(*std::exchange(call->ticket, std::nullopt), used_tokens);
+  queue_full_.store(queue_.Full(), std::memory_order_relaxed);
 }
 
 void RouterCore::CancelCall(const std::shared_ptr<Call>& call) {
@@ -430,7 +461,7 @@ void RouterCore::Finish(const std::shared_ptr<Call>& call, const GenerationRepor
   Settle(call, report);
   RecordUsage(*call, report);
   if (report.status.ok()) RememberSession(*call->generation, report);
-  if (call->ticket) queue_.Finished(*std::exchange(call->ticket, std::nullopt), CostOf(report));
+  if (call->ticket) Leave(call, CostOf(report));
   call->in_flight = {};
   calls_.erase(call->number);
   // The generation is still on the stack above; it goes when its own reference does.

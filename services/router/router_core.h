@@ -103,6 +103,11 @@ class RouterCore final : public rpc::InferenceBackend {
     bool loading = false;
   };
 
+  // Text work, on its loop; then OnPrepared.
+  void Prepare(const std::shared_ptr<Call>& call, v1::GenerateRequest request);
+  // Errors: OVERLOADED when the queue would refuse the tenant's next request, or let it wait
+  // although it is to be served at once or not at all.
+  absl::Status RoomInQueue(const TenantId& tenant, bool only_if_idle) const;
   void OnPrepared(const std::shared_ptr<Call>& call, absl::StatusOr<PreparedRequest> prepared);
   absl::Status Enqueue(const std::shared_ptr<Call>& call);
   // Takes what the request may use out of the tenant's budgets, and then queues it. Before it is
@@ -118,6 +123,8 @@ class RouterCore final : public rpc::InferenceBackend {
   void Settle(const std::shared_ptr<Call>& call, const GenerationReport& report);
   void StartGeneration(const std::shared_ptr<Call>& call);
   void Reject(const std::shared_ptr<Call>& call, const absl::Status& status);
+  // Gives up the call's place in the queue, or ends its turn.
+  void Leave(const std::shared_ptr<Call>& call, std::optional<uint64_t> used_tokens = std::nullopt);
   void CancelCall(const std::shared_ptr<Call>& call);
   void Finish(const std::shared_ptr<Call>& call, const GenerationReport& report);
   void Place(const cluster::PlacementQuery& query, const cluster::FlowSpec& spec,
@@ -145,6 +152,9 @@ class RouterCore final : public rpc::InferenceBackend {
   cluster::RetryBudget budget_;
   cluster::PoisonGuard poison_;
   cluster::FairQueue queue_;
+  // Of the queue, read where requests arrive: who would be refused is refused before its prompt is
+  // rendered and tokenized. A value that is a moment old costs only that work.
+  std::atomic<bool> queue_full_{false};
   cluster::TenantRates rates_;
   RateLeases leases_;
   std::atomic<uint64_t> refusals_ = 0;

@@ -63,6 +63,7 @@ class RouterCoreTest : public testing::Test {
     options.tenants = std::move(tenants);
     options.placement.split = cluster::SplitMode::kAlways;
     options.retry.backoff_max = absl::Milliseconds(50);
+    options.queue = queue_;
     core_ = std::make_unique<RouterCore>(
         std::move(options), *loop_, *text_loop_, random_, *metrics_, state_,
         [this](cluster::Directory& directory) {
@@ -138,6 +139,7 @@ class RouterCoreTest : public testing::Test {
   rpc::ServiceState state_;
   BoundedQueue<absl::Status> ends_{16};
   const char* tenant_ = "default";
+  cluster::FairQueueOptions queue_;
   std::unique_ptr<RouterCore> core_;
 };
 
@@ -206,6 +208,29 @@ TEST_F(RouterCoreTest, RatesAreHeldAndWhatIsNotServedIsGivenBack) {
   EXPECT_TRUE(ends_.PopFor(absl::Seconds(60)).has_value());
   const absl::Status gone = Ask(Hello(), "somebody");
   EXPECT_TRUE(absl::IsUnauthenticated(gone)) << gone;
+}
+
+// Whoever would be refused anyway hears so before the text is looked at: what is wrong with it is
+// found only when there is room.
+TEST_F(RouterCoreTest, AFullQueueRefusesBeforeItReads) {
+  queue_.running_max = queue_.waiting_max = 1;
+  Start(*Tenants::Load({"", "", true}, clock_));
+  RefusingWorker waits(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "no room"));
+  const auto server = *rpc::Server::Start({}, {{v1::Prefill::service_full_name(), &waits}});
+  ShowWorkers(server->address());
+  v1::GenerateRequest unreadable = Hello();
+  unreadable.clear_input();
+  EXPECT_EQ(rpc::DetailOf(Ask(unreadable)).reason(), v1::INVALID_FIELD);
+  for (int i = 0; i < 2; ++i)
+    core_->Generate(Hello(), {TenantId(tenant_)}, std::make_unique<QueueSink>(ends_));
+  // In order behind the two on both loops.
+  EXPECT_EQ(rpc::DetailOf(Ask()).reason(), v1::OVERLOADED);
+  const absl::Status refused = Ask(unreadable);
+  EXPECT_EQ(rpc::DetailOf(refused).reason(), v1::OVERLOADED) << refused;
+  EXPECT_EQ(rpc::DetailOf(refused).retry_after_ms(), 1000u);
+  core_->CancelAll();
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(ends_.PopFor(absl::Seconds(60)).has_value());
+  EXPECT_EQ(rpc::DetailOf(Ask(unreadable)).reason(), v1::INVALID_FIELD);
 }
 
 // A method that is added without a check of its caller fails here.
