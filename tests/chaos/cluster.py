@@ -93,6 +93,12 @@ class Service:
     def metrics(self):
         return harness.read_metrics(f"http://{self.at('metrics')}")
 
+    def cpu_seconds(self):
+        """Of the processor, since its start."""
+        with open(f"/proc/{self.process.pid}/stat") as file:
+            user, system = file.read().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def sum(self, prefix, *parts):
         return sum(v for k, v in self.metrics().items() if k.startswith(prefix) and all(p in k for p in parts))
 
