@@ -22,6 +22,8 @@ def main():
     parser.add_argument("--bin", required=True, help="folder of the built services")
     parser.add_argument("--model", default="toy", help="a GGUF file; toy: the built-in model")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
+    parser.add_argument("--kills", type=int, help="how often R1, R2 and R24 kill, each time with all checks at the end; to take a "
+                        "row in pieces, each with a seed of its own")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--out", help="folder for histories, logs and results.jsonl")
     parser.add_argument("--list", action="store_true", help="names the scenarios and ends")

@@ -3,6 +3,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
 
@@ -13,6 +14,7 @@ from services import PEPPER, tenants_file
 GRPC, METRICS, ADMIN, PAGES, HTTP = 7000, 7001, 7002, 7003, 7004
 KEY = "chaos-key"
 HEALED_S = 30  # of the contract: from the last fault to a cluster as at the beginning
+HOUSEKEEPING_S = 5  # how often a service gives memory that nobody uses back
 BUSY_PAGES = ("active", "quarantined")
 # Of the contract: what lived through a fault holds so much of the memory it held before, and no more descriptors; but for the
 # connections to the metrics and of clients that come and go.
@@ -215,7 +217,10 @@ class Cluster:
         return found
 
     def remember_resources(self):
-        """From here on wait_healed holds memory and descriptors against those of now. For a warm cluster."""
+        """From here on wait_healed holds memory and descriptors against those of now, without memory that nobody uses. For a warm
+        cluster."""
+        trimmed = time.monotonic() + 2 * HOUSEKEEPING_S
+        harness.wait_until(lambda: time.monotonic() > trimmed, "memory that nobody uses is given back")
         self.usual = {s.process.pid: resources_of(s.metrics()) for s in self.services}
 
     def wait_healed(self, seconds=HEALED_S):

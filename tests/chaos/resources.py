@@ -85,15 +85,26 @@ def cancellation_storm(run):
         clients = run.clients(router, channels=count // load.STREAMS_PER_CHANNEL + 1)
         specs = run.specs(8, 100, 200)
         run.reference(clients, specs)
-        opener = threading.Thread(target=open_and_reset, args=(router, resets))
-        opener.start()
-        streams = []
-        for i in range(count):
-            leaves = run.random.random() < 0.9
-            streams.append(load.Stream(run.history, clients, f"storm-{i}", run.random.choice(specs), 400, salt=f"s{i % 50}",
-                                       cancel_after=run.random.randrange(0, 150) if leaves else None))
-        wait_all(streams)
-        opener.join()
+
+        def storm(name):
+            opener = threading.Thread(target=open_and_reset, args=(router, resets))
+            opener.start()
+            streams = []
+            for i in range(count):
+                leaves = run.random.random() < 0.9
+                streams.append(load.Stream(run.history, clients, f"{name}-{i}", run.random.choice(specs), 400,
+                                           salt=f"{name}{i % 50}",
+                                           cancel_after=run.random.randrange(0, 150) if leaves else None))
+            wait_all(streams)
+            opener.join()
+        if not run.quick:
+            # What the next storm may not add to is what is left after one: in pages of buffers that are freed one by one, a
+            # block here and there lives on.
+            cluster.usual = {}
+            storm("warm")
+            cluster.wait_healed()
+            cluster.remember_resources()
+        storm("storm")
         over = run.history.now()
         cluster.wait_healed()
         run.figures.update(requests=count, resets=resets, pages_back_ms=milliseconds(run.history.now() - over))

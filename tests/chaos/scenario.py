@@ -41,6 +41,10 @@ class Run:
     def times(self, quick, full):
         return quick if self.quick else full
 
+    def kills(self, quick, full):
+        """How often a scenario that kills again and again does so."""
+        return self.args.kills or self.times(quick, full)
+
     def cluster(self, folder=None, **options):
         # Few pages of the toy model, so that what an index of a full pool takes is taken before the faults.
         options.setdefault("kv_pool_mib", 8 if self.toy else 256)
@@ -84,8 +88,8 @@ class Run:
         def full(worker):
             return worker.sum("sluice_kv_pages", 'state="free"') < 0.05 * worker.sum("sluice_kv_pages")
         sent = 0
-        while self.toy and sent < 400 and not all(full(worker) for worker in self.running.workers):
-            prompts = self.specs(8, 7000, 2, sampled=0)
+        while sent < 400 and not all(full(worker) for worker in self.running.workers):
+            prompts = self.specs(8, 7000 if self.toy else 1500, 2, sampled=0)
             for answer in [clients.generate(spec, f"fill-{sent + i}", 60) for i, spec in enumerate(prompts)]:
                 list(answer)
             sent += len(prompts)
