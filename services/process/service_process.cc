@@ -24,8 +24,8 @@ namespace {
 // After the drain, for what did not finish.
 constexpr absl::Duration kCancelGrace = absl::Milliseconds(200);
 constexpr absl::Duration kHousekeepingPeriod = absl::Seconds(5);
-// A few percent of the smallest service.
-constexpr size_t kHeapGrowthBytes = size_t{1} << 20;
+// Below one percent of the smallest service.
+constexpr size_t kHeapGrowthBytes = 256 << 10;
 constexpr absl::Duration kChorePeriod = absl::Seconds(1);
 
 }  // namespace
