@@ -117,6 +117,8 @@ absl::Status EngineImpl::Submit(SequenceSpec spec) {
   const SequenceId id = spec.id;
   auto sequence = std::make_unique<Sequence>(std::move(spec), arrivals_++, model_.info());
   sequence->keys = KeysOf(sequence->spec(), sequence->tokens());
+  sequence->turn =
+      tenant_turns_.Enter(sequence->spec().tenant, sequence->spec().weight, sequence->remaining());
   waiting_.push_back(sequence.get());
   sequences_.emplace(id, std::move(sequence));
   return absl::OkStatus();
@@ -145,6 +147,8 @@ void EngineImpl::Finish(Sequence& sequence, const absl::Status& status) {
   if (trusted) Publish(sequence, /*with_output=*/true);
   auto& list = sequence.running ? running_ : waiting_;
   list.erase(std::find(list.begin(), list.end(), &sequence));
+  tenant_turns_.Leave(sequence.spec().tenant, sequence.spec().weight, sequence.turn,
+                      sequence.stats.computed_tokens + sequence.stats.recomputed_tokens);
   // The pages are back before anybody hears of the end.
   sequence.DropPages();
   const auto node = sequences_.extract(sequence.id());

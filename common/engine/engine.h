@@ -34,6 +34,7 @@ struct SequenceSpec {
   RequestId request;  // for logs
   TenantId tenant;
   int32_t priority = 0;
+  uint32_t weight = 1;  // of the tenant, > 0: see TenantTurns
   SequenceKind kind = SequenceKind::kLocal;
   std::vector<TokenId> prompt;  // at least one token
   // Output tokens the client has already (or the first token sampled elsewhere): fed, never sampled

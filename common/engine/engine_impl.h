@@ -11,6 +11,7 @@
 #include "engine/rates.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/tenant_turns.h"
 
 namespace sluice::engine {
 
@@ -77,6 +78,7 @@ class EngineImpl final : public Engine {
   std::vector<Sequence*> waiting_;  // by arrival
   uint64_t arrivals_ = 0;
   uint64_t turns_ = 0;  // admissions and turns so far
+  TenantTurns tenant_turns_;
   int layer_group_ = 1;
   InterruptFlag interrupt_;
   Rates rates_;

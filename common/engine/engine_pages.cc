@@ -39,6 +39,7 @@ std::vector<BatchEntry> EngineImpl::Schedule() {
       for (const StepPlan::Run& run : plan.run) {
         running_[run.sequence]->overtaken = 0;
         running_[run.sequence]->last_turn = ++turns_;
+        if (run.tokens > 1) tenant_turns_.Reach(running_[run.sequence]->turn);
         batch.push_back({running_[run.sequence], run.tokens, -1});
       }
       for (size_t index : plan.passed_over) ++running_[index]->overtaken;
@@ -122,9 +123,7 @@ bool EngineImpl::Admit(Sequence& sequence) {
     }
   }
   for (Sequence* other : waiting_) {
-    const bool before =
-        other->spec().priority > sequence.spec().priority || other->arrival() < sequence.arrival();
-    if (before) ++other->overtaken;
+    if (other->OvertakenBy(sequence)) ++other->overtaken;
   }
   waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &sequence));
   running_.push_back(&sequence);

@@ -67,5 +67,19 @@ TEST(EngineShares, BorrowersGiveWayWhateverTheirAge) {
   for (uint64_t id = 1; id <= 4; ++id) EXPECT_EQ(engine.record(id).tokens.size(), 200u) << id;
 }
 
+TEST(EngineShares, AShortPromptDoesNotWaitForAnotherTenantsLongOnes) {
+  TestEngineOptions options;
+  options.engine.step_tokens_max = 64;
+  TestEngine engine(options);
+  for (uint64_t id = 1; id <= 5; ++id) ASSERT_TRUE(engine.Submit(SpecOf(kU, id, 400, 1)).ok());
+  for (int step = 0; step < 8; ++step) engine->Step();  // the second prompt has begun
+  ASSERT_TRUE(engine.Submit(SpecOf(kT, 6, 60, 1)).ok());
+  engine->Step();
+  EXPECT_EQ(engine.record(6).tokens.size(), 1u);
+  EXPECT_TRUE(engine.record(2).tokens.empty());
+  engine.Drain();
+  for (uint64_t id = 1; id <= 6; ++id) EXPECT_TRUE(engine.record(id).status.ok()) << id;
+}
+
 }  // namespace
 }  // namespace sluice::engine

@@ -89,7 +89,8 @@ std::vector<Claim> ClaimsInOrder(const SchedulerState& state, const std::vector<
   }
   const auto rank = [&](const Claim& claim) {
     const bool aged = Aged(state, *claim.view);
-    return std::make_tuple(!aged, aged ? 0 : -int64_t{claim.view->priority}, claim.view->arrival);
+    return std::make_tuple(!aged, aged ? 0 : -int64_t{claim.view->priority}, claim.view->turn,
+                           claim.view->arrival);
   };
   std::sort(claims.begin(), claims.end(),
             [&](const Claim& a, const Claim& b) { return rank(a) < rank(b); });
@@ -132,15 +133,18 @@ std::vector<size_t> PassedOver(const SchedulerState& state, const std::vector<St
   std::vector<size_t> passed_over;
   if (run.empty()) return passed_over;
   std::vector<bool> runs(state.running.size(), false);
-  uint64_t oldest_prompt = std::numeric_limits<uint64_t>::max();
+  const auto place = [](const SequenceView& view) {
+    return std::make_pair(view.turn, view.arrival);
+  };
+  auto first_prompt = std::make_pair(std::numeric_limits<double>::infinity(), uint64_t{0});
   for (const StepPlan::Run& entry : run) {
     const SequenceView& view = state.running[entry.sequence];
     runs[entry.sequence] = true;
-    if (view.remaining > 1) oldest_prompt = std::min(oldest_prompt, view.arrival);
+    if (view.remaining > 1) first_prompt = std::min(first_prompt, place(view));
   }
   for (size_t i = 0; i < runs.size(); ++i) {
     const SequenceView& view = state.running[i];
-    const bool in_line = view.remaining > 1 && view.arrival > oldest_prompt;
+    const bool in_line = view.remaining > 1 && place(view) > first_prompt;
     if (!runs[i] && !in_line) passed_over.push_back(i);
   }
   return passed_over;

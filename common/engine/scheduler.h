@@ -16,6 +16,9 @@ struct SequenceView {
   uint64_t arrival = 0;
   // Higher goes first.
   int32_t priority = 0;
+  // The smaller, the earlier its prompt's turn among those of its priority (TenantTurns); equal: by
+  // arrival.
+  double turn = 0;
   // Tokens known but not computed, at least 1. 1 is a decode: one token, one row of logits.
   uint32_t remaining = 1;
   // Pages to allocate before all of `remaining` can be computed. Waiting: 0 means that it came with
@@ -32,8 +35,8 @@ struct SequenceView {
   bool readmitted = false;
   // Waiting: not to be admitted in this step (an attempt failed, or it was preempted in this step).
   bool blocked = false;
-  // Waiting: how many younger or less important ones were admitted meanwhile. Running: how many
-  // steps passed it over since its last one.
+  // Waiting: how many less important ones, or with a later turn, were admitted meanwhile. Running:
+  // how many steps passed it over since its last one.
   uint32_t overtaken = 0;
   // Running: grows from turn to turn, over all sequences; the admission counts as a turn.
   uint64_t last_turn = 0;
@@ -77,7 +80,7 @@ struct StepPlan {
   // missing at most as pages_missing says, and are available.
   std::vector<Run> run;
   // Indices into running: whom this step passes over (see SequenceView::overtaken). Empty when
-  // nothing runs. A prompt behind an older one that runs is not passed over: it stands in line.
+  // nothing runs. A prompt behind another that runs is not passed over: it stands in line.
   std::vector<size_t> passed_over;
 };
 
@@ -88,7 +91,7 @@ struct StepPlan {
 // overtaken_max times go first, in a quarter of the places (at least one), so that lower priorities
 // advance and higher ones keep most of the batch. The first prompt in line takes its turn like a
 // decode; the other prompts get the places that are left, so that none holds a place without a
-// token. Prompts share what is left of step_tokens_max, first come first served within a priority;
+// token. Prompts share what is left of step_tokens_max, in the order of `turn` within a priority;
 // while streams run, no more prompt tokens than fit into itl_target beside a decode step.
 //
 // Admission: a waiting sequence needs a place in the batch, all its pages, and a page of growth for

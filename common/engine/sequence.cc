@@ -105,10 +105,16 @@ uint32_t Sequence::FinalBlocks(uint32_t computed) const {
   return (computed + layout_.spec().sink_rows) / layout_.page_tokens();
 }
 
+bool Sequence::OvertakenBy(const Sequence& other) const {
+  return spec_.priority > other.spec_.priority ||
+         std::make_pair(turn.end, arrival_) < std::make_pair(other.turn.end, other.arrival_);
+}
+
 SequenceView Sequence::View() const {
   SequenceView view;
   view.arrival = arrival_;
   view.priority = spec_.priority;
+  view.turn = turn.end;
   view.remaining = remaining();
   view.pages_missing = PagesMissing();
   // Pages that a taker is fetching stay pinned.

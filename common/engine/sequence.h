@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
+#include "engine/tenant_turns.h"
 #include "kv/block_key.h"
 #include "kv/page_pool.h"
 
@@ -25,6 +26,8 @@ class Sequence {
   const SequenceSpec& spec() const { return spec_; }
   SequenceId id() const { return spec_.id; }
   uint64_t arrival() const { return arrival_; }
+  // Whether `other` is less important or its prompt's turn is later.
+  bool OvertakenBy(const Sequence& other) const;
   const std::vector<TokenId>& tokens() const { return tokens_; }
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec_.prompt.size()); }
   // Tokens of the output so far; those of a prefill are not counted.
@@ -69,6 +72,7 @@ class Sequence {
   uint32_t reported = 0;           // blocks that OnPagesFinal need not report any more
   uint32_t overtaken = 0;          // see SequenceView
   uint64_t last_turn = 0;          // see SequenceView
+  TenantTurns::Turn turn;          // of its prompt
   bool started = false;
   bool running = false;
   bool cancelled = false;

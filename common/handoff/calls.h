@@ -22,6 +22,7 @@ struct CallContext {
   Incarnation worker;
   TenantId tenant;
   int32_t priority = 0;
+  uint32_t weight = 1;  // of the tenant: its share of compute relative to others'
   absl::Time deadline = absl::InfiniteFuture();
   // Namespace for prefix reuse; empty: neither look up nor publish.
   std::optional<kv::CacheDomain> domain;

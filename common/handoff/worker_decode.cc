@@ -31,6 +31,7 @@ absl::Status WorkerImpl::SubmitLocal(DecodeState& state) {
   spec.request = state.call.context.request;
   spec.tenant = state.call.context.tenant;
   spec.priority = state.call.context.priority;
+  spec.weight = state.call.context.weight;
   spec.kind = engine::SequenceKind::kLocal;
   spec.prompt = std::move(state.call.prompt);
   spec.emitted = std::move(state.call.emitted);
@@ -71,6 +72,7 @@ absl::Status WorkerImpl::SubmitLanded(DecodeState& state, LandedSequence landed)
   spec.request = call.context.request;
   spec.tenant = landed.context.tenant;
   spec.priority = call.context.priority;
+  spec.weight = call.context.weight;
   spec.kind = engine::SequenceKind::kDecode;
   spec.prompt = std::move(landed.prompt);
   spec.emitted = call.emitted;

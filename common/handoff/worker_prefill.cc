@@ -56,6 +56,7 @@ void WorkerImpl::StartPrefill(CallId id, PrefillCall call, LeaseId credit,
   spec.request = call.context.request;
   spec.tenant = call.context.tenant;
   spec.priority = call.context.priority;
+  spec.weight = call.context.weight;
   spec.kind = engine::SequenceKind::kPrefill;
   spec.prompt = std::move(call.prompt);
   spec.emitted = std::move(call.emitted);

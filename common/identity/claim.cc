@@ -17,13 +17,13 @@ constexpr size_t kKeysMax = 8;
 absl::Duration Generation() { return kClaimLifetime + 2 * kClaimSkew; }
 
 std::string MessageOf(const ClaimFacts& facts, uint64_t nonce, int64_t expires_ms) {
-  std::string message = "sluice claim 1";
+  std::string message = "sluice claim 2";
   AppendField(&message, facts.tenant);
   AppendField(&message, facts.cache_domain);
   AppendField(&message, facts.request_id);
   AppendField(&message, facts.audience);
-  AppendField(&message,
-              absl::StrCat(facts.attempt, ",", facts.priority, ",", nonce, ",", expires_ms));
+  AppendField(&message, absl::StrCat(facts.attempt, ",", facts.priority, ",", facts.weight, ",",
+                                     nonce, ",", expires_ms));
   return message;
 }
 

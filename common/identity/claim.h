@@ -29,6 +29,7 @@ struct ClaimFacts {
   absl::string_view request_id;
   uint32_t attempt = 0;
   int32_t priority = 0;
+  uint32_t weight = 0;  // of the tenant
   // Worker and method, "decode-0/Decode.Reserve": a claim for one is none for another.
   absl::string_view audience;
 };

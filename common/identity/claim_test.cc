@@ -11,7 +11,7 @@ namespace {
 const std::string kSecret(32, 's');
 const std::string kOther(32, 'o');
 const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
-const ClaimFacts kFacts = {"acme", "domain", "request-1", 2, -3, "decode-0/Decode.Reserve"};
+const ClaimFacts kFacts = {"acme", "domain", "request-1", 2, -3, 5, "decode-0/Decode.Reserve"};
 
 ClaimKeys Keys(const std::string& text) { return *ClaimKeys::Parse(text, "claim_key_file"); }
 
@@ -39,13 +39,14 @@ TEST_F(ClaimTest, AFreshClaimOfARouterIsGoodOnce) {
 }
 
 TEST_F(ClaimTest, EveryFactIsVouchedFor) {
-  std::vector<ClaimFacts> forged(6, kFacts);
+  std::vector<ClaimFacts> forged(7, kFacts);
   forged[0].tenant = "zeta";
   forged[1].cache_domain = "other";
   forged[2].request_id = "request-2";
   forged[3].attempt = 3;
   forged[4].priority = 100;
   forged[5].audience = "decode-1/Decode.Reserve";
+  forged[6].weight = 1000;
   const Claim claim = Sign();
   for (const ClaimFacts& facts : forged) ExpectRefused(Check(facts, claim), "not signed");
   // Fields cannot borrow letters from each other.

@@ -25,7 +25,10 @@ identity::ClaimFacts FactsOf(const Message& message, absl::string_view audience)
   facts.attempt = message.attempt();
   facts.audience = audience;
   if constexpr (requires { message.cache_domain(); }) facts.cache_domain = message.cache_domain();
-  if constexpr (requires { message.priority(); }) facts.priority = message.priority();
+  if constexpr (requires { message.priority(); }) {
+    facts.priority = message.priority();
+    facts.weight = message.tenant_weight();
+  }
   return facts;
 }
 

@@ -257,7 +257,7 @@ uint32_t DeadlineToMs(absl::Time deadline, absl::Time now) {
 
 absl::StatusOr<handoff::CallContext> MakeContext(absl::string_view request_id, uint32_t attempt,
                                                  absl::string_view tenant,
-                                                 absl::string_view cache_domain, int32_t priority,
+                                                 absl::string_view cache_domain,
                                                  uint32_t deadline_ms, uint64_t worker_incarnation,
                                                  absl::Time now) {
   if (request_id.size() > kRequestIdBytesMax) {
@@ -269,7 +269,6 @@ absl::StatusOr<handoff::CallContext> MakeContext(absl::string_view request_id, u
   context.request = RequestId(std::string(request_id));
   context.attempt = attempt;
   context.tenant = TenantId(std::string(tenant));
-  context.priority = priority;
   context.deadline = DeadlineFromMs(deadline_ms, now);
   context.worker = Incarnation(worker_incarnation);
   if (!cache_domain.empty()) {

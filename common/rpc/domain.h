@@ -78,6 +78,7 @@ void SetContext(const handoff::CallContext& context, absl::Time now, Message* me
   message->set_attempt(context.attempt);
   message->set_tenant(context.tenant.value());
   message->set_priority(context.priority);
+  message->set_tenant_weight(context.weight);
   message->set_deadline_ms(DeadlineToMs(context.deadline, now));
   message->set_worker_incarnation(context.worker.value());
   if (context.domain) message->set_cache_domain(context.domain->bytes());
@@ -85,15 +86,20 @@ void SetContext(const handoff::CallContext& context, absl::Time now, Message* me
 
 absl::StatusOr<handoff::CallContext> MakeContext(absl::string_view request_id, uint32_t attempt,
                                                  absl::string_view tenant,
-                                                 absl::string_view cache_domain, int32_t priority,
+                                                 absl::string_view cache_domain,
                                                  uint32_t deadline_ms, uint64_t worker_incarnation,
                                                  absl::Time now);
 
 template <typename Message>
 absl::StatusOr<handoff::CallContext> ToContext(const Message& message, absl::Time now) {
-  return MakeContext(message.request_id(), message.attempt(), message.tenant(),
-                     message.cache_domain(), message.priority(), message.deadline_ms(),
-                     message.worker_incarnation(), now);
+  auto context =
+      MakeContext(message.request_id(), message.attempt(), message.tenant(), message.cache_domain(),
+                  message.deadline_ms(), message.worker_incarnation(), now);
+  if (context.ok()) {
+    context->priority = message.priority();
+    context->weight = std::max(message.tenant_weight(), uint32_t{1});
+  }
+  return context;
 }
 
 }  // namespace sluice::rpc

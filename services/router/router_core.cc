@@ -260,6 +260,7 @@ absl::Status RouterCore::Enqueue(const std::shared_ptr<Call>& call) {
       options_.tenants->DomainOf(*tenant, flow.prompt, call->prepared->request.cache_salt());
   call->priority = std::clamp(flow.context.priority, -kRequestPriorityMax, kRequestPriorityMax);
   flow.context.priority = WorkerPriority(tenant->limits, call->priority);
+  flow.context.weight = tenant->limits.weight();
   if (!call->prepared->request.session_affinity().empty()) {
     const auto session = sessions_.find(SessionKey(*call->prepared));
     if (session != sessions_.end()) {

@@ -89,6 +89,19 @@ class Admin:
         return self.call(self.request(point=point, kind=self.request.Kind.Value(kind), request_id=request_id), timeout=10).hits
 
 
+class ClientOf:
+    """The calls of one tenant."""
+
+    def __init__(self, client, tenant):
+        self.client, self.metadata = client, (("authorization", f"Bearer key-of-{tenant}"),)
+
+    def message(self, *args, **kwargs):
+        return self.client.message(*args, **kwargs)
+
+    def call(self, *args, **kwargs):
+        return self.client.call(*args, metadata=self.metadata, **kwargs)
+
+
 def wait_for_model(client):
     harness.wait_until(lambda: client.call("ListModels", client.message("ListModelsRequest")).models, "a model is served")
 

@@ -4,7 +4,7 @@ import subprocess
 import unittest
 
 import harness
-from services import PEPPER, Services, tenants_file, wait_for_model
+from services import PEPPER, ClientOf, Services, tenants_file, wait_for_model
 
 QUIET_TOKENS = 1600
 FLOOD_TOKENS = 4000
@@ -125,19 +125,6 @@ class SharesTest(unittest.TestCase):
                                   "--set", "service.admin_listen=127.0.0.1:0"], capture_output=True, text=True, timeout=30)
         self.assertNotEqual(refused.returncode, 0)
         self.assertIn("tenants[1].limits.kv.device.floor", refused.stderr)
-
-
-class ClientOf:
-    """The calls of one tenant."""
-
-    def __init__(self, client, tenant):
-        self.client, self.metadata = client, (("authorization", f"Bearer key-of-{tenant}"),)
-
-    def message(self, *args, **kwargs):
-        return self.client.message(*args, **kwargs)
-
-    def call(self, *args, **kwargs):
-        return self.client.call(*args, metadata=self.metadata, **kwargs)
 
 
 if __name__ == "__main__":
