@@ -90,13 +90,16 @@ void FairQueue::Found(Ticket ticket) {
 
 void FairQueue::StopSeeking(Started& started) {
   if (!std::exchange(started.seeking, false)) return;
-  const auto seeking = seeking_.find(started.model);
-  if (--seeking->second == 0) seeking_.erase(seeking);
+  for (auto* counts : {&seeking_, &tenants_.at(started.tenant).seeking}) {
+    const auto seeking = counts->find(started.model);
+    if (--seeking->second == 0) counts->erase(seeking);
+  }
 }
 
-bool FairQueue::MaySeek(const std::string& model) const {
+bool FairQueue::MaySeek(const Tenant& tenant, const std::string& model) const {
   const auto seeking = seeking_.find(model);
-  return seeking == seeking_.end() || seeking->second < options_.seeking_max;
+  if (seeking == seeking_.end()) return true;
+  return seeking->second < (tenant.seeking.contains(model) ? 1 : 2) * options_.seeking_max;
 }
 
 void FairQueue::StartNext() {
@@ -125,11 +128,13 @@ void FairQueue::StartNext() {
     started_.emplace(ticket,
                      Started{request.tenant.value(), tokens, request.weight, request.model});
     ++seeking_[request.model];
+    ++best->seeking[request.model];
     request.start(ticket);
   }
   if (tenants_.size() > options_.tenants_max) {
     absl::erase_if(tenants_, [&](const auto& entry) {
-      return entry.second.tickets.empty() && entry.second.finish_tag <= virtual_time_;
+      const Tenant& tenant = entry.second;
+      return tenant.tickets.empty() && tenant.seeking.empty() && tenant.finish_tag <= virtual_time_;
     });
   }
   starting_ = false;
@@ -142,7 +147,7 @@ FairQueue::Ticket FairQueue::PickOf(const Tenant& tenant) const {
   const absl::Time now = clock_.Now();
   for (Ticket ticket : tenant.tickets) {
     const Waiting& waiting = waiting_.at(ticket);
-    if (!MaySeek(waiting.request.model)) continue;
+    if (!MaySeek(tenant, waiting.request.model)) continue;
     const int64_t priority = waiting.request.priority + (now - waiting.since) / options_.ageing;
     if (priority > best_priority) {
       best_priority = priority;

@@ -22,7 +22,8 @@ struct FairQueueOptions {
   size_t waiting_max = 1024;  // over all tenants
   size_t running_max = 256;   // requests let through and not finished
   // Of each model: let through and still without a worker. They ask the workers for room again and
-  // again, so a few of them keep workers busy and more would only take from them.
+  // again, so a few of them keep workers busy and more would only take from them. A tenant that has
+  // none among them adds one, up to twice as many in all.
   size_t seeking_max = 8;
   size_t tenants_max = 100000;  // tenants remembered
   // Waiting this long raises a request by one priority inside its tenant.
@@ -84,6 +85,7 @@ class FairQueue {
     double finish_tag = 0;  // virtual time at which its last started request is served
     double weight = 1;      // of its last request
     absl::btree_set<Ticket> tickets;
+    absl::flat_hash_map<std::string, size_t> seeking;  // by model; no zeros
   };
   struct Started {
     std::string tenant;
@@ -99,7 +101,7 @@ class FairQueue {
   void PushOutLast(Tenant& tenant);
   // 0: all that wait are of models that must not seek.
   Ticket PickOf(const Tenant& tenant) const;
-  bool MaySeek(const std::string& model) const;
+  bool MaySeek(const Tenant& tenant, const std::string& model) const;
   void StopSeeking(Started& started);
 
   const Clock& clock_;

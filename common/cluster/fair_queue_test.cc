@@ -119,6 +119,22 @@ TEST_F(FairQueueTest, FewSeekAtATimeAndEachModelForItself) {
   EXPECT_EQ(queue_->running(), 4u);
 }
 
+TEST_F(FairQueueTest, ATenantWithNoneThatSeeksDoesNotWaitForThoseOfAnother) {
+  Make(10, 10000, 2);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Add("flood", 1000).ok());
+  EXPECT_EQ(served_["flood"], 2000u);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(Add("quiet", 1).ok());
+  EXPECT_EQ(served_["quiet"], 1u);
+  for (const char* tenant : {"c", "d"}) ASSERT_TRUE(Add(tenant, 1).ok());
+  EXPECT_EQ(served_["c"], 1u);
+  EXPECT_EQ(served_["d"], 0u) << "twice as many in all";
+  queue_->Found(started_[2]);
+  EXPECT_EQ(served_["quiet"] + served_["d"], 2u);
+  for (size_t i = 0; i < started_.size(); ++i) queue_->Finished(started_[i]);
+  EXPECT_EQ(queue_->waiting() + queue_->running(), 0u);
+  EXPECT_EQ(served_["flood"], 5000u);
+}
+
 // A tenant that floods the queue gets no more than its weight's share while another one waits.
 TEST_F(FairQueueTest, ServiceFollowsWeightsInTokensNotRequests) {
   Make(1);

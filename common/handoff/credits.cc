@@ -1,5 +1,7 @@
 #include "handoff/credits.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace sluice::handoff {
@@ -13,7 +15,10 @@ void Credits::DropExpired() {
 
 absl::StatusOr<LeaseId> Credits::AdmitLocked(uint32_t prompt_tokens, const TenantId& tenant) {
   DropExpired();
-  if (credits_.size() >= options_.credits_max) {
+  const bool has_one = std::any_of(credits_.begin(), credits_.end(), [&](const auto& entry) {
+    return entry.second.tenant == tenant;
+  });
+  if (credits_.size() >= (has_one ? 1 : 2) * size_t{options_.credits_max}) {
     return absl::ResourceExhaustedError(
         absl::StrCat("all ", options_.credits_max, " start credits are out"));
   }
@@ -23,7 +28,7 @@ absl::StatusOr<LeaseId> Credits::AdmitLocked(uint32_t prompt_tokens, const Tenan
   const absl::Status room = pool_.CheckRoom(tenant, pages, promised);
   if (!room.ok()) return room;
   const LeaseId credit(random_.NextId128());
-  credits_[credit] = {clock_.Now() + options_.lease, pages};
+  credits_[credit] = {clock_.Now() + options_.lease, pages, tenant};
   return credit;
 }
 

@@ -19,6 +19,7 @@ namespace sluice::handoff {
 class Credits {
  public:
   struct Options {
+    // A tenant that has none gets one even when all are out, up to twice as many in all.
     uint32_t credits_max = 8;
     absl::Duration lease = absl::Seconds(2);
   };
@@ -41,6 +42,7 @@ class Credits {
   struct Credit {
     absl::Time expires;
     uint64_t pages = 0;  // promised
+    TenantId tenant;
   };
   void DropExpired() SLUICE_REQUIRES(mutex_);
   absl::StatusOr<LeaseId> AdmitLocked(uint32_t prompt_tokens, const TenantId& tenant)

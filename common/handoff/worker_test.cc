@@ -180,6 +180,23 @@ TEST(Worker, AnotherLayoutIsRefusedWithBothDescriptions) {
   }
 }
 
+TEST(Worker, ATenantWithoutACreditGetsOneWhoeverHasTheOthers) {
+  NodeOptions options = TestNodeOptions();
+  options.worker.credits_max = 2;
+  WorkerTest test(options);
+  Worker& worker = *test.p().worker;
+  const auto refused = [&](const char* tenant) {
+    return absl::IsResourceExhausted(worker.Admit(10, TenantId(tenant)).status());
+  };
+  EXPECT_FALSE(refused("flood"));
+  EXPECT_FALSE(refused("flood"));
+  EXPECT_TRUE(refused("flood"));
+  EXPECT_FALSE(refused("quiet"));
+  EXPECT_TRUE(refused("quiet"));
+  EXPECT_FALSE(refused("third"));
+  EXPECT_TRUE(refused("fourth")) << "twice as many in all";
+}
+
 TEST(Worker, CreditsAreCountedExpireAndComeBack) {
   NodeOptions options = TestNodeOptions();
   options.worker.credits_max = 2;

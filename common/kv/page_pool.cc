@@ -190,7 +190,8 @@ absl::Status PagePool::CheckRoom(const TenantId& tenant, uint64_t pages, uint64_
     MutexLock lock(state_->mutex);
     const uint64_t active = state_->ledger.HeldOf(tenant) - state_->ledger.CachedOf(tenant);
     beyond_limit = active + pages > state_->ledger.LimitOf(tenant);
-    if (!beyond_limit && pages + promised <= state_->free.size() + state_->EvictableFor(tenant))
+    const uint64_t room = state_->free.size() + state_->EvictableFor(tenant);
+    if (!beyond_limit && pages + promised + state_->ledger.KeptFrom(tenant) <= room)
       return absl::OkStatus();
   }
   return Refusal(tenant, pages, beyond_limit);

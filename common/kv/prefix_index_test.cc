@@ -208,6 +208,26 @@ TEST_F(PrefixIndexTest, AFloodLeavesOthersWhatIsTheirOwn) {
   EXPECT_EQ(seen["quiet foreign"] + seen["flood foreign"], 0);
 }
 
+TEST_F(PrefixIndexTest, WhatAnotherLacksOfItsFloorMayBeCachedInButNotUsed) {
+  const TenantId quiet("quiet");
+  const uint64_t page = layout_.page_bytes(), pages = pool_->counts().total();
+  TenantBudget floor{quiet, 2 * page, 2 * page, pages * page};
+  floor.floor_bytes = 2 * page;
+  pool_->SetBudgets({{floor, {tenant_, 0, 0, pages * page}}, {}});
+  EXPECT_TRUE(pool_->CheckRoom(tenant_, pages - 2, 0).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(pool_->CheckRoom(tenant_, pages - 1, 0)));
+  EXPECT_TRUE(absl::IsResourceExhausted(pool_->CheckRoom(tenant_, pages - 2, 1)));
+  auto used = pool_->Allocate(pages - 2, {}, tenant_);
+  ASSERT_TRUE(used.ok());
+  EXPECT_FALSE(pool_->CheckRoom(tenant_, 1, 0).ok());
+  EXPECT_TRUE(pool_->CheckRoom(quiet, 2, 0).ok());
+  auto own = pool_->Allocate(1, {}, quiet);
+  ASSERT_TRUE(own.ok());
+  used->pop_back();
+  EXPECT_TRUE(pool_->CheckRoom(tenant_, 1, 0).ok()) << "the owner lacks only one now";
+  EXPECT_FALSE(pool_->CheckRoom(tenant_, 2, 0).ok());
+}
+
 TEST_F(PrefixIndexTest, ALimitIsKeptByEvictingItsOwnAndThenByRefusing) {
   const uint64_t page = layout_.page_bytes();
   const auto keys = Keys("t", 0, 3);

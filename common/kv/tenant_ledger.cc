@@ -59,7 +59,13 @@ TenantLedger::Parts TenantLedger::PartsOf(const TenantId& tenant) const {
   return account == nullptr ? RestOf(tenant) : account->parts;
 }
 
+uint64_t TenantLedger::UnmetFloor(const Account& account) const {
+  if (!account.listed || account.tenant.value() == kPublicTenant) return 0;
+  return Above(account.parts.floor, account.held());
+}
+
 void TenantLedger::Enlist(const Account& account) {
+  unmet_floors_ += UnmetFloor(account);
   const uint64_t lent = has_budgets_ ? account.lent() : 0;
   if (lent == 0) return;
   losers_.insert(RankOf(account));
@@ -67,6 +73,7 @@ void TenantLedger::Enlist(const Account& account) {
 }
 
 void TenantLedger::Delist(const Account& account) {
+  unmet_floors_ -= UnmetFloor(account);
   const uint64_t lent = has_budgets_ ? account.lent() : 0;
   if (lent == 0) return;
   losers_.erase(RankOf(account));
@@ -97,6 +104,7 @@ void TenantLedger::SetBudgets(const TenantBudgets& budgets) {
   rest_ = budgets.rest;
   losers_.clear();
   lent_ = 0;
+  unmet_floors_ = 0;
   for (auto& [tenant, account] : accounts_) {
     account.listed = false;
     account.parts = RestOf(tenant);
@@ -117,6 +125,7 @@ void TenantLedger::Expire() {
   rest_.own_bytes = 0;
   losers_.clear();
   lent_ = 0;
+  unmet_floors_ = 0;
   for (auto& [tenant, account] : accounts_) {
     if (!account.listed) account.parts = RestOf(tenant);
     Enlist(account);
@@ -170,6 +179,11 @@ uint64_t TenantLedger::CachedOf(const TenantId& tenant) const {
 
 uint64_t TenantLedger::BeyondLimit(const TenantId& tenant, uint64_t more) const {
   return Above(HeldOf(tenant) + more, LimitOf(tenant));
+}
+
+uint64_t TenantLedger::KeptFrom(const TenantId& tenant) const {
+  const Account* account = Find(tenant);
+  return unmet_floors_ - (account == nullptr ? 0 : UnmetFloor(*account));
 }
 
 uint64_t TenantLedger::EvictableFor(const TenantId& tenant) const {

@@ -91,6 +91,9 @@ class TenantLedger {
   uint64_t CachedOf(const TenantId& tenant) const;
   // Pages of others and its own that could be evicted for `tenant`.
   uint64_t EvictableFor(const TenantId& tenant) const;
+  // Pages that others lack of their floors: `tenant` may cache blocks in them, but not use them, so
+  // that they are there at once when their owners come. Not for the public tenant's.
+  uint64_t KeptFrom(const TenantId& tenant) const;
   // Whether another block of `tenant` may be kept when it is not in use any more. False beyond the
   // allowance of a tenant without a budget and, with expired budgets, beyond its own part.
   bool MayCache(const TenantId& tenant) const;
@@ -160,6 +163,7 @@ class TenantLedger {
   static Rank RankOf(const Account& account);
   template <typename Change>
   void Update(const TenantId& tenant, Change change);
+  uint64_t UnmetFloor(const Account& account) const;
   void Enlist(const Account& account);
   void Delist(const Account& account);
 
@@ -171,6 +175,7 @@ class TenantLedger {
   absl::node_hash_map<TenantId, Account> accounts_;
   absl::btree_set<Rank> losers_;  // with budgets: whoever has cached pages that others may take
   uint64_t lent_ = 0;             // of all losers
+  uint64_t unmet_floors_ = 0;     // of all accounts
   size_t holders_ = 0;            // tenants that hold a page
   size_t only_refused_ = 0;       // accounts that hold nothing and were refused
 };
