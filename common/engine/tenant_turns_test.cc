@@ -31,7 +31,7 @@ TenantId Next(TenantTurns& turns, std::vector<Prompt>* waiting) {
 TEST(TenantTurns, OneTenantKeepsItsOrder) {
   TenantTurns turns;
   double last = 0;
-  for (uint64_t tokens : {2000, 1, 500, 0, 8000}) {
+  for (uint64_t tokens : {2000u, 1u, 500u, 0u, 8000u}) {
     const double end = turns.Enter(kFlood, 1, tokens).end;
     EXPECT_GT(end, last);
     last = end;
@@ -42,7 +42,7 @@ TEST(TenantTurns, AShortPromptGoesBeforeWhatAnotherTenantHasWaitingAndBeforeTheO
   TenantTurns turns;
   std::vector<TenantTurns::Turn> flood;
   for (int i = 0; i < 50; ++i) flood.push_back(turns.Enter(kFlood, 1, 2000));
-  for (int i = 0; i < 3; ++i) turns.Reach(flood[i]);  // the third is being computed
+  for (size_t i = 0; i < 3; ++i) turns.Reach(flood[i]);  // the third is being computed
   const TenantTurns::Turn quiet = turns.Enter(kQuiet, 1, 300);
   EXPECT_LT(quiet.end, flood[2].end);
 }
