@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "device/cpu.h"
 #include "kernels/isa.h"
+#include "services/cli/flag_range.h"
 #include "services/cli/local_session.h"
 
 namespace sluice::cli {
@@ -138,20 +139,15 @@ absl::StatusOr<std::unique_ptr<LocalSession>> CreateSession(const EngineBenchOpt
 }  // namespace
 
 absl::Status ValidateEngineBench(const EngineBenchOptions& options) {
-  const auto check = [](absl::string_view flag, uint64_t value, uint64_t most) -> absl::Status {
-    if (value >= 1 && value <= most) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " is ", value, "; it must be between 1 and ", most));
-  };
-  SLUICE_RETURN_IF_ERROR(check("--prompt", options.prompt_tokens, kTokensMax));
-  SLUICE_RETURN_IF_ERROR(check("--gen", options.gen_tokens, kTokensMax));
-  SLUICE_RETURN_IF_ERROR(check("--depth", options.depth_tokens, kTokensMax));
-  SLUICE_RETURN_IF_ERROR(check("--repetitions", options.repetitions, 1000));
+  SLUICE_RETURN_IF_ERROR(CheckRange("--prompt", options.prompt_tokens, 1, kTokensMax));
+  SLUICE_RETURN_IF_ERROR(CheckRange("--gen", options.gen_tokens, 1, kTokensMax));
+  SLUICE_RETURN_IF_ERROR(CheckRange("--depth", options.depth_tokens, 1, kTokensMax));
+  SLUICE_RETURN_IF_ERROR(CheckRange("--repetitions", options.repetitions, 1, 1000));
   if (options.batches.empty()) {
     return absl::InvalidArgumentError("--batch is empty; write --batch 1,8,32");
   }
   for (uint32_t batch : options.batches) {
-    SLUICE_RETURN_IF_ERROR(check("--batch", batch, kBatchMax));
+    SLUICE_RETURN_IF_ERROR(CheckRange("--batch", batch, 1, kBatchMax));
   }
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 #include "device/cpu.h"
 #include "device/huge_page_arena.h"
 #include "device/thread_pool.h"
+#include "services/cli/flag_range.h"
 
 namespace sluice::cli {
 namespace {
@@ -138,15 +139,10 @@ class KernelBench {
 };
 
 absl::Status Validate(const KernelBenchOptions& options) {
-  const auto check = [](absl::string_view flag, uint64_t value, uint64_t most) -> absl::Status {
-    if (value >= 1 && value <= most) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " is ", value, "; it must be between 1 and ", most));
-  };
-  SLUICE_RETURN_IF_ERROR(check("--memory-mib", options.memory_mib, 4096));
-  SLUICE_RETURN_IF_ERROR(check("--repetitions", options.repetitions, 1000));
+  SLUICE_RETURN_IF_ERROR(CheckRange("--memory-mib", options.memory_mib, 1, 4096));
+  SLUICE_RETURN_IF_ERROR(CheckRange("--repetitions", options.repetitions, 1, 1000));
   if (options.rows.empty()) return absl::InvalidArgumentError("--rows is empty; write --rows 1,8");
-  for (uint32_t rows : options.rows) SLUICE_RETURN_IF_ERROR(check("--rows", rows, 4096));
+  for (uint32_t rows : options.rows) SLUICE_RETURN_IF_ERROR(CheckRange("--rows", rows, 1, 4096));
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "services/cli/flag_range.h"
 
 namespace sluice::cli {
 namespace {
@@ -15,12 +16,6 @@ enum class SeedSpace : uint64_t { kUnique = 1, kPrefix = 2, kTraceBlock = 3 };
 
 uint64_t SeedOf(const DatasetOptions& options, SeedSpace space, uint64_t index) {
   return Mix64(Mix64(options.seed + 1) ^ Mix64((static_cast<uint64_t>(space) << 56) + index));
-}
-
-absl::Status CheckRange(absl::string_view flag, uint64_t value, uint64_t least, uint64_t most) {
-  if (value >= least && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " is ", value, "; it must be between ", least, " and ", most));
 }
 
 absl::Status Validate(const DatasetOptions& options) {

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "services/cli/flag_range.h"
 #include "transport/factory.h"
 #include "transport/measure.h"
 
@@ -35,19 +36,15 @@ double CopyRate(const Clock& clock, size_t bytes) {
 }
 
 absl::Status Validate(const TransferBenchOptions& options) {
-  const auto check = [](absl::string_view flag, uint64_t value, uint64_t least, uint64_t most) {
-    if (value >= least && value <= most) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " is ", value, "; it must be between ", least, " and ", most));
-  };
-  SLUICE_RETURN_IF_ERROR(check("--region-mib", options.region_mib, 1, 4096));
-  SLUICE_RETURN_IF_ERROR(check("--repetitions", options.repetitions, 1, 1000));
+  SLUICE_RETURN_IF_ERROR(CheckRange("--region-mib", options.region_mib, 1, 4096));
+  SLUICE_RETURN_IF_ERROR(CheckRange("--repetitions", options.repetitions, 1, 1000));
   if (options.pieces_kib.empty())
     return absl::InvalidArgumentError("--piece-kib is empty; write --piece-kib 64,256");
   for (uint32_t kib : options.pieces_kib) {
     SLUICE_RETURN_IF_ERROR(
-        check("--piece-kib", kib, 1, std::min<uint64_t>(options.region_mib, 16) << 10));
-    SLUICE_RETURN_IF_ERROR(check("--bytes", options.bytes, uint64_t{kib} << 10, uint64_t{1} << 40));
+        CheckRange("--piece-kib", kib, 1, std::min<uint64_t>(options.region_mib, 16) << 10));
+    SLUICE_RETURN_IF_ERROR(
+        CheckRange("--bytes", options.bytes, uint64_t{kib} << 10, uint64_t{1} << 40));
   }
   return absl::OkStatus();
 }
