@@ -15,68 +15,29 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
 import harness
-from services import PEPPER, ClientOf, Services, tenants_file, wait_for_model
+from control_group import ControlGroup
+from services import PEPPER, ClientOf, Services, tenants_file, wait_for_model, write_private
 
 # Of one core; the rest is for the clients.
 CPU_SHARES = {"sluice-prefill": 0.45, "sluice-decode": 0.2, "sluice-router": 0.2}
-PERIOD_US = 10_000
-LIMITS = "limits: {kv: {device: {floor: 25%}}}"
-GROUPS = "/sys/fs/cgroup"
-
-
-class Quotas:
-    """Control groups that give each process its share of a core."""
-
-    def __init__(self):
-        old = os.path.join(GROUPS, "cpu")
-        self.is_v1 = os.path.isdir(old)
-        self.parent = old if self.is_v1 else GROUPS
-        self.folders = []
-
-    def __enter__(self):
-        return self
-
-    def limit(self, pid, cores):
-        folder = os.path.join(self.parent, f"sluice-flood-{os.getpid()}-{pid}")
-        os.mkdir(folder)
-        self.folders.append(folder)
-        quota_us = int(cores * PERIOD_US)
-        settings = ({"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": quota_us} if self.is_v1 else
-                    {"cpu.max": f"{quota_us} {PERIOD_US}"})
-        for name, value in {**settings, "cgroup.procs": pid}.items():
-            with open(os.path.join(folder, name), "w") as file:
-                file.write(str(value))
-
-    def __exit__(self, *_):
-        for folder in self.folders:
-            harness.wait_until(lambda f=folder: self._remove(f), f"{folder} is empty")
-
-    @staticmethod
-    def _remove(folder):
-        try:
-            os.rmdir(folder)
-            return True
-        except OSError:
-            return False
+LIMITS = "{kv: {device: {floor: 25%}}}"
 
 
 class Run:
     """A cluster of its own, so that nothing is cached from another run."""
 
     def __init__(self, stack, tenancy):
-        quotas = stack.enter_context(Quotas())
+        groups = stack.enter_context(contextlib.ExitStack())  # ends after the services in them
         self.services = stack.enter_context(Services())
         folder = self.services.folder.name
         who = ["no_auth=true"]
         claims = shares = []
         if tenancy:
             file = os.path.join(folder, "tenants.yaml")
-            text = tenants_file({"key-of-quiet": "quiet", "key-of-flood": "flood"})
-            for tenant in ("quiet", "flood"):
-                text = text.replace(f"{{id: {tenant},", f"{{id: {tenant}, {LIMITS},")
-            self.write(os.path.join(folder, "pepper"), PEPPER)
-            self.write(os.path.join(folder, "claims"), "c" * 32)
-            self.write(file, text)
+            tenants = ("quiet", "flood")
+            write_private(os.path.join(folder, "pepper"), PEPPER)
+            write_private(os.path.join(folder, "claims"), "c" * 32)
+            write_private(file, tenants_file({f"key-of-{t}": t for t in tenants}, dict.fromkeys(tenants, LIMITS)))
             shares = [f"tenants_file={file}"]
             claims = [f"claim_key_file={os.path.join(folder, 'claims')}"]
             who = shares + claims
@@ -84,7 +45,9 @@ class Run:
         def start(binary, *settings):
             ready = self.services.start(binary, *settings)
             if binary in CPU_SHARES:
-                quotas.limit(ready["pid"], CPU_SHARES[binary])
+                group = groups.enter_context(ControlGroup(f"sluice-flood-{ready['pid']}", "cpu"))
+                group.limit_cores(CPU_SHARES[binary])
+                group.take_in(ready["pid"])
             return ready
 
         manager = start("sluice-cache-manager", *shares)
@@ -92,12 +55,6 @@ class Run:
                   f"engine.kv_pool_mib={ARGS.kv_pool_mib}", *claims)
         self.workers = [start(f"sluice-{role}", *common) for role in ("prefill", "prefill", "decode", "decode")]
         self.router = start("sluice-router", f"cache_manager={manager['grpc']}", "split=always", "http_listen=127.0.0.1:0", *who)
-
-    @staticmethod
-    def write(path, text):
-        with open(path, "w") as file:
-            file.write(text)
-        os.chmod(path, 0o600)
 
     def load(self, tenant, *flags):
         return subprocess.Popen([os.path.join(harness.ARGS.bin, "sluice"), "bench", "serve", "--json", "--url", "grpc://" + self.router["grpc"],

@@ -7,66 +7,26 @@ import subprocess
 import sys
 
 import harness
+from control_group import ControlGroup
 from crashes import wait_for_tokens
 from resources import http_stream
 from scenario import scenario, wait_all
 
-GROUPS = "/sys/fs/cgroup"
 HOUR_S, YEAR_S = 3600, 365 * 24 * 3600
 
 
-class Group:
-    """A control group for one service, which is started inside it; needs the right to make one (root's, or a delegated one)."""
+class Group(ControlGroup):
+    """A control group for one service, which is started inside it."""
 
     def __init__(self, service, controller):
-        old = os.path.join(GROUPS, controller)
-        self.is_v1 = os.path.isdir(old)
-        self.folder = os.path.join(old if self.is_v1 else GROUPS, f"sluice-chaos-{os.getpid()}-{service.name}")
-        try:
-            os.mkdir(self.folder)
-        except OSError as error:
-            raise AssertionError(f"{error}: this scenario needs the right to make control groups under {GROUPS}") from None
+        super().__init__(f"sluice-chaos-{os.getpid()}-{service.name}", controller)
         self.service = service
         service.outside = self.entrance()
 
-    def entrance(self):
-        """What starts a program inside."""
-        return ["sh", "-c", 'echo 0 >"$0" && exec "$@"', os.path.join(self.folder, "cgroup.procs")]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, *_):
+    def __exit__(self, kind, *rest):
         if kind is not None and self.service.running():
             self.service.kill()
-        harness.wait_until(self._remove, f"{self.folder} is empty")
-
-    def _remove(self):
-        try:
-            os.rmdir(self.folder)
-            return True
-        except OSError:
-            return False
-
-    def read(self, name):
-        with open(os.path.join(self.folder, name)) as file:
-            return file.read()
-
-    def write(self, name, value):
-        with open(os.path.join(self.folder, name), "w") as file:
-            file.write(str(value))
-
-    def memory_bytes(self):
-        return int(self.read("memory.usage_in_bytes" if self.is_v1 else "memory.current"))
-
-    def limit_memory(self, limit_bytes):
-        self.write("memory.limit_in_bytes" if self.is_v1 else "memory.max", limit_bytes)
-
-    def limit_threads(self, count):
-        self.write("pids.max", count)
-
-    def threads(self):
-        return int(self.read("pids.current"))
+        super().__exit__(kind, *rest)
 
 
 @scenario("R13", "a decode and a prefill worker in a control group with 110 % of the memory it uses; then a neighbour in it takes the rest",

@@ -22,12 +22,23 @@ NARROW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65535), ("
 PEPPER = "p" * 32
 
 
-def tenants_file(keys):
-    """A tenants file for {key: tenant}, with hashes as common/identity/api_key makes them."""
+def tenants_file(keys, limits=None):
+    """A tenants file for {key: tenant}, with hashes as common/identity/api_key makes them, and {tenant: text of its limits}."""
     def hash_of(key):
         return hmac.digest(PEPPER.encode(), b"sluice api key" + struct.pack("<I", len(key)) + key.encode(), "sha256").hex()
-    return "key_pepper_file: pepper\ntenants:\n" + "".join(f"  - {{id: {tenant}, key_hashes: [{hash_of(key)}]}}\n"
-                                                           for key, tenant in keys.items())
+
+    def limits_of(tenant):
+        return f", limits: {limits[tenant]}" if limits else ""
+    return "key_pepper_file: pepper\ntenants:\n" + "".join(
+        f"  - {{id: {tenant}, key_hashes: [{hash_of(key)}]{limits_of(tenant)}}}\n" for key, tenant in keys.items())
+
+
+def write_private(path, text):
+    """Readers, who must be ours, see the old file or the new one."""
+    with open(path + ".new", "w") as file:
+        file.write(text)
+    os.chmod(path + ".new", 0o600)
+    os.rename(path + ".new", path)
 
 
 class Services:

@@ -4,21 +4,21 @@ import subprocess
 import unittest
 
 import harness
-from services import PEPPER, ClientOf, Services, tenants_file, wait_for_model
+from services import PEPPER, ClientOf, Services, tenants_file, wait_for_model, write_private
 
 QUIET_TOKENS = 1600
 FLOOD_TOKENS = 4000
-FLOORS = {"quiet": "limits: {kv: {device: {floor: 25%}}}", "flood": "limits: {kv: {device: {floor: 25%, cap: 80%}}}"}
+FLOORS = {"quiet": "{kv: {device: {floor: 25%}}}", "flood": "{kv: {device: {floor: 25%, cap: 80%}}}"}
 
 
 class SharesTest(unittest.TestCase):
     def start(self, shares=True):
         self.services = self.enterContext(Services())
         self.file = os.path.join(self.services.folder.name, "tenants.yaml")
-        self.write(os.path.join(self.services.folder.name, "pepper"), PEPPER)
+        write_private(os.path.join(self.services.folder.name, "pepper"), PEPPER)
         claims = os.path.join(self.services.folder.name, "claims")
-        self.write(claims, "c" * 32)
-        self.write(self.file, self.tenants(FLOORS))
+        write_private(claims, "c" * 32)
+        write_private(self.file, self.tenants(FLOORS))
         self.manager_settings = [f"tenants_file={self.file}"] if shares else []
         self.manager = self.services.start("sluice-cache-manager", *self.manager_settings)
         common = (f"cache_manager={self.manager['grpc']}", "model.path=toy", "engine.kv_pool_mib=4", "engine.threads=1",
@@ -32,18 +32,8 @@ class SharesTest(unittest.TestCase):
         self.prompts = 0
 
     @staticmethod
-    def write(path, text):
-        with open(path + ".new", "w") as file:
-            file.write(text)
-        os.chmod(path + ".new", 0o600)
-        os.rename(path + ".new", path)
-
-    @staticmethod
     def tenants(limits):
-        text = tenants_file({f"key-of-{tenant}": tenant for tenant in limits})
-        for tenant, limit in limits.items():
-            text = text.replace(f"{{id: {tenant},", f"{{id: {tenant}, {limit},")
-        return text
+        return tenants_file({f"key-of-{tenant}": tenant for tenant in limits}, limits)
 
     def ask(self, tenant, tokens):
         """Cached tokens, as the usage says."""
@@ -114,8 +104,8 @@ class SharesTest(unittest.TestCase):
 
     def test_a_bad_file_is_refused_by_name_and_the_old_one_stays(self):
         self.start()
-        bad = self.tenants({t: "limits: {kv: {device: {floor: 60%}}}" for t in FLOORS})
-        self.write(self.file, bad)
+        bad = self.tenants({t: "{kv: {device: {floor: 60%}}}" for t in FLOORS})
+        write_private(self.file, bad)
         harness.wait_until(lambda: self.metric([self.manager], "sluice_tenants_reload_failures_total") > 0, "it was read")
         quiet = list(range(100)) * (QUIET_TOKENS // 100)
         self.ask("quiet", quiet)
